@@ -1,0 +1,1 @@
+"""Boltzmann attention: Ising marginals as attention weights, exactly or from a quantum circuit."""

@@ -1,0 +1,145 @@
+"""The contract that every Ising layer shares, and the layer without couplings."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from hybrid_attention.ising import num_pairs
+
+
+class IsingLayer(nn.Module, ABC):
+    """Turn the fields of every query into the marginals p_j = P(s_j = +1) of its spins.
+
+    A layer owns one parameter, `couplings` (num_heads, T (T - 1) / 2), the strict upper triangle of J row by
+    row, in nats, zero at the start; a layer without couplings owns none. The state_dict is the same for every
+    layer with couplings, so weights trained with one load into any other.
+
+    A subclass implements `marginals`; shapes, masks and precision are settled here.
+
+    Args:
+        num_spins: the largest number of spins T, 0 or more.
+        num_heads: the number of heads H, each with couplings of its own.
+
+    Raises:
+        ValueError: if num_spins is negative or num_heads is not positive.
+    """
+
+    has_couplings: bool = True
+
+    def __init__(self, num_spins: int, num_heads: int = 1) -> None:
+        super().__init__()
+        if num_spins < 0 or num_heads < 1:
+            raise ValueError(
+                f"num_spins={num_spins} and num_heads={num_heads} were given: a layer needs at least 0 spins and "
+                "at least 1 head."
+            )
+        self.num_spins = num_spins
+        self.num_heads = num_heads
+        self.couplings: nn.Parameter | None
+        if self.has_couplings:
+            self.couplings = nn.Parameter(torch.zeros(num_heads, num_pairs(num_spins)))
+        else:
+            self.register_parameter("couplings", None)
+
+    def coupling_matrix(self, num_spins: int | None = None) -> Tensor:
+        """Return J of the first `num_spins` spins: (H, T, T), symmetric, zero diagonal, in nats."""
+        size = self.num_spins if num_spins is None else num_spins
+        if size > self.num_spins:
+            raise ValueError(f"{size} spins were asked for, the layer has {self.num_spins}: build a larger layer.")
+        if self.couplings is None:
+            return torch.zeros(self.num_heads, size, size)
+        index = _pair_lookup(self.num_spins, self.couplings.device)[:size, :size]
+        padded = nn.functional.pad(self.couplings, (0, 1))
+        return padded[:, index]
+
+    def forward(self, fields: Tensor, present: Tensor | None = None) -> Tensor:
+        """Return the marginals p_j = P(s_j = +1).
+
+        Args:
+            fields: (batch, H, ..., T), in nats, floating point, T <= num_spins.
+            present: bool, broadcasts to fields; a False spin is removed: its p is 0, and neither its field
+                (whatever its value) nor its couplings reach any other spin. All spins are present without it.
+
+        Returns:
+            (batch, H, ..., T), in the dtype of fields; half precision is computed in float32.
+
+        Raises:
+            TypeError: if fields are not floating point or present is not bool.
+            ValueError: if the shapes do not fit or a present field is not finite.
+        """
+        self._check(fields, present)
+        kept = fields if present is None else fields.masked_fill(~present, 0)
+        if not torch.isfinite(kept.detach().sum()) and not torch.isfinite(kept.detach()).all():
+            raise ValueError("The fields hold NaN or infinite values: give finite fields, or remove their spins.")
+        with torch.autocast(fields.device.type, enabled=False):
+            kept = kept if fields.dtype in (torch.float32, torch.float64) else kept.float()
+            p = self.marginals(kept, present)
+            if present is not None:
+                p = p.masked_fill(~present, 0)
+        return p.to(fields.dtype)
+
+    @abstractmethod
+    def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
+        """Return the marginals for checked input: fields in float32 or float64, finite, 0 at removed spins.
+
+        The caller zeroes the result at removed spins.
+        """
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Return what the layer wants logged of its last forward pass, by name; nothing by default."""
+        return {}
+
+    def extra_repr(self) -> str:
+        """Return the sizes, for repr."""
+        return f"num_spins={self.num_spins}, num_heads={self.num_heads}"
+
+    def _check(self, fields: Tensor, present: Tensor | None) -> None:
+        if not fields.is_floating_point():
+            raise TypeError(f"The fields are {fields.dtype}: give a floating-point tensor.")
+        if fields.dim() < 3 or fields.shape[1] != self.num_heads:
+            raise ValueError(
+                f"The fields have shape {tuple(fields.shape)}: give (batch, {self.num_heads}, ..., num_spins), "
+                f"with {self.num_heads} head(s) in the second dimension."
+            )
+        if fields.shape[-1] > self.num_spins:
+            raise ValueError(
+                f"The fields hold {fields.shape[-1]} spins, the layer has {self.num_spins}: shorten the input or "
+                "build a larger layer."
+            )
+        if present is None:
+            return
+        if present.dtype != torch.bool:
+            raise TypeError(f"present is {present.dtype}: give a bool tensor, True where a spin is present.")
+        try:
+            fits = torch.broadcast_shapes(present.shape, fields.shape) == fields.shape
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"present has shape {tuple(present.shape)}, which does not broadcast to the fields' "
+                f"{tuple(fields.shape)}: give a mask of that shape or of size 1 where it repeats."
+            )
+
+
+class FieldsOnlyLayer(IsingLayer):
+    """Sigmoid attention, the J = 0 limit in closed form: p_j = sigmoid(2 h_j), no couplings.
+
+    Args and errors as for IsingLayer. Cost: O(T) per query. Source: arXiv 2606.12478, the ablation h only.
+    """
+
+    has_couplings = False
+
+    def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
+        """Return sigmoid(2 h), of the shape of fields."""
+        return torch.sigmoid(2 * fields)
+
+
+def _pair_lookup(num_spins: int, device: torch.device) -> Tensor:
+    """Return (T, T): the place of each pair in the row-by-row upper triangle, and one past its end on the diagonal."""
+    lookup = torch.full((num_spins, num_spins), num_pairs(num_spins), device=device)
+    rows, columns = torch.triu_indices(num_spins, num_spins, offset=1, device=device)
+    places = torch.arange(num_pairs(num_spins), device=device)
+    lookup[rows, columns] = places
+    lookup[columns, rows] = places
+    return lookup

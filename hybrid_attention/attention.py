@@ -1,0 +1,170 @@
+"""Attention modules: marginals of an Ising layer as weights, and softmax for comparison."""
+
+import math
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hybrid_attention.layers import IsingLayer
+
+_SMALLEST_SUM = 1e-30
+
+
+class _Attention(nn.Module):
+    """What every attention module shares: projections, masks, and the shape of input and output.
+
+    Linear maps have no bias, so a query with nothing to attend to returns exactly zero.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, causal: bool) -> None:
+        super().__init__()
+        if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
+            raise ValueError(
+                f"embed_dim={embed_dim} does not split into {num_heads} head(s): give a positive multiple of the "
+                "number of heads."
+            )
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.causal = causal
+        self.query_key_value = nn.Linear(embed_dim, 3 * embed_dim, bias=False)
+        self.output = nn.Linear(embed_dim, embed_dim, bias=False)
+
+    @overload
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, need_weights: Literal[False] = False
+    ) -> Tensor: ...
+
+    @overload
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None, need_weights: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def forward(self, x: Tensor, *, need_weights: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Attend from every position to the positions that are present.
+
+        Args:
+            x: (B, T, embed_dim), floating point.
+            key_padding_mask: bool (B, T), True where a position is padding: it is removed as a key, whatever
+                its value, as in torch.nn.MultiheadAttention.
+            need_weights: also return the attention weights.
+
+        Returns:
+            (B, T, embed_dim), and with need_weights the weights (B, H, T, T): rows are queries and sum to 1, or
+            to 0 where nothing is present.
+
+        Raises:
+            TypeError: if x is not floating point or the mask is not bool.
+            ValueError: if the shapes do not fit.
+        """
+        self._check(x, key_padding_mask)
+        if key_padding_mask is not None:
+            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0)
+        batch, length, _ = x.shape
+        projected = self.query_key_value(x).view(batch, length, 3, self.num_heads, -1)
+        query, key, value = projected.permute(2, 0, 3, 1, 4)
+        attended, weights = self._attend(query, key, value, self._present(x, key_padding_mask), need_weights)
+        out: Tensor = self.output(attended.transpose(1, 2).reshape(batch, length, self.embed_dim))
+        return out if weights is None else (out, weights)
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, present: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        raise NotImplementedError
+
+    def _present(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        """Return which keys each query sees, broadcastable to (B, H, T, T), or None where it sees them all."""
+        length = x.shape[1]
+        present = None
+        if self.causal:
+            present = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
+        if key_padding_mask is not None:
+            keys = ~key_padding_mask[:, None, None, :]
+            present = keys if present is None else present & keys
+        return present
+
+    def _check(self, x: Tensor, key_padding_mask: Tensor | None) -> None:
+        if not x.is_floating_point():
+            raise TypeError(f"The input is {x.dtype}: give a floating-point tensor (B, T, {self.embed_dim}).")
+        if x.dim() != 3 or x.shape[-1] != self.embed_dim:
+            raise ValueError(f"The input has shape {tuple(x.shape)}: give (B, T, {self.embed_dim}).")
+        if key_padding_mask is None:
+            return
+        if key_padding_mask.dtype != torch.bool:
+            raise TypeError(f"key_padding_mask is {key_padding_mask.dtype}: give a bool tensor, True at padding.")
+        if key_padding_mask.shape != x.shape[:2]:
+            raise ValueError(
+                f"key_padding_mask has shape {tuple(key_padding_mask.shape)}: give {tuple(x.shape[:2])}, one entry "
+                "for every position."
+            )
+
+    def extra_repr(self) -> str:
+        """Return the settings, for repr."""
+        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, causal={self.causal}"
+
+
+class BoltzmannAttention(_Attention):
+    """Attention whose weights are the marginals of an Ising model over the keys, one model for every query.
+
+    With fields h_ij = q_i . k_j / sqrt(d_head) the layer gives p_ij = P_i(s_j = +1), and the output is
+    sum_j a_ij v_j with a_ij = p_ij / max(sum_j p_ij, 1e-30).
+
+    Args:
+        embed_dim: width of the input, a multiple of the layer's number of heads.
+        layer: the Ising layer, which also sets the number of heads and the longest context.
+        causal: query i sees the keys 0..i only; the others are removed from its Ising model.
+        use_fields: False sets every field to 0 (the ablation `couplings_only`). Without fields, flipping all
+            spins leaves the energy unchanged, so every marginal is 1/2 and no coupling can learn.
+
+    Raises:
+        ValueError: if embed_dim is not a multiple of the number of heads.
+
+    Cost: the layer's, for B x H x T queries. Source: arXiv 2606.12478, Boltzmann attention.
+    """
+
+    def __init__(self, embed_dim: int, layer: IsingLayer, causal: bool = True, use_fields: bool = True) -> None:
+        super().__init__(embed_dim, layer.num_heads, causal)
+        self.layer = layer
+        self.use_fields = use_fields
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, present: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)
+        fields = scores if scores.dtype == torch.float64 else scores.float()
+        p = self.layer(fields if self.use_fields else torch.zeros_like(fields), present)
+        weights = (p / p.sum(-1, keepdim=True).clamp_min(_SMALLEST_SUM)).to(value.dtype)
+        return weights @ value, weights if need_weights else None
+
+    def extra_repr(self) -> str:
+        """Return the settings, for repr."""
+        return f"{super().extra_repr()}, use_fields={self.use_fields}"
+
+
+class SoftmaxAttention(_Attention):
+    """Scaled dot-product attention with the same projections and masks, for comparison.
+
+    Args and errors as for BoltzmannAttention. Cost: O(B H T^2 d_head). Source: arXiv 1706.03762, equation 1.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int = 1, causal: bool = True) -> None:
+        super().__init__(embed_dim, num_heads, causal)
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, present: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        if not need_weights:
+            return functional.scaled_dot_product_attention(query, key, value, attn_mask=present), None
+        scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)
+        if present is None:
+            weights = scores.softmax(-1)
+        else:
+            weights = scores.masked_fill(~present, -math.inf).softmax(-1)
+            weights = weights.masked_fill(~present.any(-1, keepdim=True), 0)
+        return weights @ value, weights

@@ -15,7 +15,7 @@ class IsingLayer(nn.Module, ABC):
     row, in nats, zero at the start; a layer without couplings owns none. The state_dict is the same for every
     layer with couplings, so weights trained with one load into any other.
 
-    A subclass implements `marginals`; shapes, masks and precision are settled here.
+    A subclass implements `marginals`; shapes and precision are settled here.
 
     Args:
         num_spins: the largest number of spins T, 0 or more.
@@ -69,22 +69,13 @@ class IsingLayer(nn.Module, ABC):
             ValueError: if the shapes do not fit or a present field is not finite.
         """
         self._check(fields, present)
-        kept = fields if present is None else fields.masked_fill(~present, 0)
-        if not torch.isfinite(kept.detach().sum()) and not torch.isfinite(kept.detach()).all():
-            raise ValueError("The fields hold NaN or infinite values: give finite fields, or remove their spins.")
         with torch.autocast(fields.device.type, enabled=False):
-            kept = kept if fields.dtype in (torch.float32, torch.float64) else kept.float()
-            p = self.marginals(kept, present)
-            if present is not None:
-                p = p.masked_fill(~present, 0)
-        return p.to(fields.dtype)
+            working = fields if fields.dtype in (torch.float32, torch.float64) else fields.float()
+            return self.marginals(working, present).to(fields.dtype)
 
     @abstractmethod
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
-        """Return the marginals for checked input: fields in float32 or float64, finite, 0 at removed spins.
-
-        The caller zeroes the result at removed spins.
-        """
+        """Return the marginals for input of checked shape, in float32 or float64, with p = 0 at removed spins."""
 
     def metrics(self) -> dict[str, Tensor]:
         """Return what the layer wants logged of its last forward pass, by name; nothing by default."""
@@ -132,7 +123,19 @@ class FieldsOnlyLayer(IsingLayer):
 
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
         """Return sigmoid(2 h), of the shape of fields."""
-        return torch.sigmoid(2 * fields)
+        check_finite(fields, present)
+        if present is None:
+            return torch.sigmoid(2 * fields)
+        return torch.sigmoid(2 * fields.masked_fill(~present, 0)).masked_fill(~present, 0)
+
+
+def check_finite(fields: Tensor, present: Tensor | None) -> None:
+    """Raise ValueError if the field of a present spin is NaN or infinite."""
+    fields = fields.detach()
+    if present is not None:
+        fields = fields.masked_fill(~present, 0)
+    if not fields.sum().isfinite() and not fields.isfinite().all():
+        raise ValueError("The fields hold NaN or infinite values: give finite fields; `present` removes a spin.")
 
 
 def _pair_lookup(num_spins: int, device: torch.device) -> Tensor:

@@ -1,0 +1,65 @@
+"""The weights exp(sum_{j<k} J_jk s_j s_k) of all states as a matrix between two halves of the spins, and their gradient."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from hybrid_attention.state_tables import spin_products, spins
+
+_SMALL = 8
+_LARGEST_FLOAT32_ENERGY = 64
+
+
+def pair_weights(couplings: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return W, scaled to a maximum of 1: couplings (G, T, T), strict upper triangle -> (G, 2^b, 2^a), a = T // 2.
+
+    Where energies can exceed 64 nats they are summed in float64, as their float32 rounding would show in the weights.
+    """
+    size = couplings.shape[-1]
+    half = size // 2
+    if float(couplings.abs().sum()) <= _LARGEST_FLOAT32_ENERGY:
+        pairs = couplings.to(dtype)
+    else:
+        pairs = couplings.double()
+    if size <= _SMALL:
+        table = spin_products(size, pairs.dtype, pairs.device)
+        exponents = (pairs.flatten(1) @ table).view(-1, 2 ** (size - half), 2**half)
+    else:
+        first, second, ones = _half_tables(half, size - half, len(pairs), pairs.dtype, pairs.device)
+        first_products = spin_products(half, pairs.dtype, pairs.device)
+        second_products = spin_products(size - half, pairs.dtype, pairs.device)
+        within_first = pairs[:, :half, :half].reshape(-1, 1, half**2) @ first_products
+        within_second = pairs[:, half:, half:].reshape(-1, 1, (size - half) ** 2) @ second_products
+        left = torch.cat((second, within_second), dim=1)
+        right = torch.cat((pairs[:, :half, half:].mT @ first, within_first, ones), dim=1)
+        exponents = torch.bmm(left.mT, right)
+    exponents.sub_(exponents.amax((1, 2), keepdim=True))
+    return exponents.to(dtype).exp_()
+
+
+def pair_gradient(expectation: Tensor, size: int) -> Tensor:
+    """Return sum E[d s_j s_k] in the strict upper triangle, from E[d] of the states: (G, 2^b, 2^a) -> (G, T, T)."""
+    dtype, device = expectation.dtype, expectation.device
+    if size <= _SMALL:
+        return (expectation.flatten(1) @ spin_products(size, dtype, device).T).view(-1, size, size)
+    half = size // 2
+    first, second = spins(half, dtype, device), spins(size - half, dtype, device)
+    grad = expectation.new_zeros(len(expectation), size, size)
+    grad[:, :half, :half] = (expectation.sum(1) @ spin_products(half, dtype, device).T).view(-1, half, half)
+    grad[:, half:, half:] = (expectation.sum(2) @ spin_products(size - half, dtype, device).T).view(
+        -1, size - half, size - half
+    )
+    grad[:, :half, half:] = first @ (second @ expectation).mT
+    return grad
+
+
+@lru_cache(maxsize=64)
+def _half_tables(
+    first: int, second: int, groups: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the spins of half a (a, 2^a), those of half b and a row of ones (G, b + 1, 2^b), and ones (G, 1, 2^a)."""
+    with torch.inference_mode(False):
+        up = torch.ones(groups, 1, 2**second, dtype=dtype, device=device)
+        later = torch.cat((spins(second, dtype, device).expand(groups, -1, -1), up), dim=1)
+        return spins(first, dtype, device), later, torch.ones_like(up[:, :, :1]).expand(-1, -1, 2**first)

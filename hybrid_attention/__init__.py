@@ -1,17 +1,22 @@
 """Boltzmann attention: Ising marginals as attention weights, exactly or from a quantum circuit."""
 
 from hybrid_attention.attention import BoltzmannAttention, SoftmaxAttention
+from hybrid_attention.dqa import DQALayer
 from hybrid_attention.exact import ExactLayer, exact_marginals
 from hybrid_attention.ising import energy
 from hybrid_attention.layers import FieldsOnlyLayer, IsingLayer
+from hybrid_attention.schedules import LinearSchedule, Schedule
 from hybrid_attention.transformer import DecoderOnlyTransformer
 
 __all__ = [
     "BoltzmannAttention",
+    "DQALayer",
     "DecoderOnlyTransformer",
     "ExactLayer",
     "FieldsOnlyLayer",
     "IsingLayer",
+    "LinearSchedule",
+    "Schedule",
     "SoftmaxAttention",
     "energy",
     "exact_marginals",

@@ -27,17 +27,25 @@ def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
         options: passed to the device.
 
     Raises:
-        ValueError: if there is no such device, its package is not installed, an option is not one of the device's, or
-            the device cannot be made on this machine (such as lightning.gpu without a GPU).
+        ValueError: if there is no such device, its package is not installed, an option is not one of the device's, the
+            device has fewer wires, or it cannot be made on this machine (such as lightning.gpu without a GPU).
+
+    Cost: that of the device's constructor; importing a plugin for the first time takes seconds.
     """
     if wires < 1:
         raise ValueError(f"A device with {wires} wires was asked for: a device needs at least 1.")
     if name not in qml.plugin_devices:
+        qml.refresh_devices()
+    if name not in qml.plugin_devices:
         raise ValueError(_no_such_device(name))
     try:
-        return qml.device(name, wires=wires, **options)
+        device = qml.device(name, wires=wires, **options)
     except TypeError as error:
-        raise ValueError(f"The device {name!r} does not take the options {options}: {_first_line(error)}") from error
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "nothing but wires"
+        raise ValueError(
+            f"The device {name!r} was given {given} and refused it ({_first_line(error)}): give only options that its "
+            "constructor has."
+        ) from error
     except (ImportError, RuntimeError, OSError, qml.exceptions.DeviceError) as error:
         hint = (
             " It needs an NVIDIA GPU with a recent driver; use lightning.qubit on a CPU."
@@ -45,13 +53,19 @@ def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
             else ""
         )
         raise ValueError(f"The device {name!r} cannot be used here ({_first_line(error)}).{hint}") from error
+    if device.wires is not None and len(device.wires) < wires:
+        raise ValueError(
+            f"The device {name!r} has {len(device.wires)} wires and {wires} were asked for: take fewer spins or "
+            "another device."
+        )
+    return device
 
 
 def _no_such_device(name: str) -> str:
     package = _PACKAGES.get(name) or _PACKAGES.get(name.partition(".")[0])
     if package:
-        extra = f", or 'hybrid-attention[{_EXTRAS[name]}]'" if name in _EXTRAS else ""
-        return f"The device {name!r} is not installed: install the package {package}{extra}."
+        wanted = f"'hybrid-attention[{_EXTRAS[name]}]', which brings {package}" if name in _EXTRAS else package
+        return f"The device {name!r} is not installed: pip install {wanted}."
     known = sorted(qml.plugin_devices)
     close = difflib.get_close_matches(name, known, n=1)
     guess = f" Did you mean {close[0]!r}?" if close else ""

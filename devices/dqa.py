@@ -23,8 +23,9 @@ class DQA(Operation):
         wires: the spins in order, T of them.
 
     Raises:
-        ValueError: if a shape does not fit the number of wires.
+        ValueError: if there are no wires, a shape does not fit their number, or the batch sizes differ.
 
+    Fields and couplings are in nats, at the inverse temperatures of the schedule behind the angles.
     Cost: T + P (2 T + T (T - 1) / 2) gates. Source: arXiv 2606.12478, the diabatic quantum annealing sampler.
     """
 
@@ -33,12 +34,12 @@ class DQA(Operation):
     grad_method = None
     resource_keys = frozenset({"num_wires", "num_steps"})
 
-    def __init__(
-        self, fields: TensorLike, couplings: TensorLike, angles: TensorLike, wires: Any, id: str | None = None
-    ) -> None:
+    def __init__(self, fields: TensorLike, couplings: TensorLike, angles: TensorLike, wires: Any) -> None:
         wires = qml.wires.Wires(wires)
         count = len(wires)
         pairs = count * (count - 1) // 2
+        if not count:
+            raise ValueError("DQA was given no wires: give one wire for each spin, at least one.")
         shapes = [tuple(qml.math.shape(x)) for x in (fields, couplings, angles)]
         fits = all(1 <= len(shape) <= 2 for shape in shapes) and len(shapes[2]) == 2
         if not fits or shapes[0][-1] != count or shapes[1][-1] != pairs or shapes[2][1] != 3:
@@ -46,7 +47,13 @@ class DQA(Operation):
                 f"DQA on {count} wire(s) was given fields {shapes[0]}, couplings {shapes[1]} and angles {shapes[2]}: "
                 f"give ({count},) or (batch, {count}), ({pairs},) or (batch, {pairs}), and (steps, 3)."
             )
-        super().__init__(fields, couplings, angles, wires=wires, id=id)
+        batches = {shape[0] for shape in shapes[:2] if len(shape) == 2}
+        if len(batches) > 1:
+            raise ValueError(
+                f"DQA was given fields {shapes[0]} and couplings {shapes[1]}, batches of different sizes: give one "
+                "size, or leave the batch dimension of one of them out."
+            )
+        super().__init__(fields, couplings, angles, wires=wires)
 
     @property
     def resource_params(self) -> dict[str, int]:
@@ -54,7 +61,7 @@ class DQA(Operation):
         return {"num_wires": len(self.wires), "num_steps": qml.math.shape(self.data[2])[0]}
 
     @staticmethod
-    def compute_decomposition(  # type: ignore[override]
+    def compute_decomposition(
         fields: TensorLike, couplings: TensorLike, angles: TensorLike, wires: Any
     ) -> list[Operation]:
         """Return the gates in order."""
@@ -67,11 +74,11 @@ def _gates(fields: TensorLike, couplings: TensorLike, angles: TensorLike, wires:
     for step in range(qml.math.shape(angles)[0]):
         field_angle, pair_angle, mixer_angle = (angles[step][k] for k in range(3))
         for j, wire in enumerate(wires):
-            yield qml.RZ(-2 * field_angle * fields[..., j], wires=wire)
+            yield qml.RZ(fields[..., j] * (-2 * field_angle), wires=wire)
         pair = 0
         for j, wire in enumerate(wires):
             for other in wires[j + 1 :]:
-                yield qml.IsingZZ(-2 * pair_angle * couplings[..., pair], wires=[wire, other])
+                yield qml.IsingZZ(couplings[..., pair] * (-2 * pair_angle), wires=[wire, other])
                 pair += 1
         for wire in wires:
             yield qml.RX(-2 * mixer_angle, wires=wire)

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from devices import DQA, make_device
-from hybrid_attention.ising import num_pairs
+from hybrid_attention.ising import num_pairs, pair_index
 from hybrid_attention.layers import IsingLayer, check_finite
 from hybrid_attention.schedules import LinearSchedule, Schedule
 from hybrid_attention.state_tables import occupations
 
 _GRADIENTS = ("backprop", "adjoint")
+_RESERVED_OPTIONS = ("wires", "shots")
 _CLIP_POWER = 8
+_FAR_BEYOND = 1e3
 
 
 class DQALayer(IsingLayer):
@@ -32,12 +34,14 @@ class DQALayer(IsingLayer):
         gradient: "backprop" or "adjoint" through the circuit; "auto" takes the first that the device offers.
         clip: bend fields smoothly so that |h| stays below schedule.max_field, past which a larger field would give a
             smaller <Z>. Fields up to half of it change by less than 0.1 %.
-        device_options: further options of the device.
+        device_options: further options of the device, not its wires or shots.
 
     Raises:
-        ValueError: as for IsingLayer, and if the device cannot be made or does not offer the gradient.
+        ValueError: as for IsingLayer, and if the schedule has no positive inverse temperatures, the device cannot be
+            made, or it does not offer the gradient.
 
-    Cost: for each query O(P T^2 2^T) on a simulator; devices that do not broadcast run a circuit for every query.
+    Cost: for each query O(P T^2 2^T) on a simulator; devices that do not broadcast run a circuit for every query, and
+    backprop keeps the state after each of the O(P T^2) gates.
     Source: arXiv 2606.12478, Boltzmann attention by diabatic quantum annealing.
     """
 
@@ -52,6 +56,12 @@ class DQALayer(IsingLayer):
         device_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(num_spins, num_heads)
+        reserved = [option for option in _RESERVED_OPTIONS if option in (device_options or {})]
+        if reserved:
+            raise ValueError(
+                f"device_options hold {' and '.join(reserved)}: leave them out, the layer makes one wire for each spin "
+                "and runs analytically."
+            )
         self.device = device
         self.device_options = dict(device_options or {})
         self.schedule = LinearSchedule() if schedule is None else schedule
@@ -67,21 +77,22 @@ class DQALayer(IsingLayer):
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
         """Return p = P(|0>) on every wire, (batch, H, ..., T)."""
         check_finite(fields, present)
+        self._clipped = None
         if fields.numel() == 0:
             return fields * 1
         rows = fields.double() if present is None else fields.double().masked_fill(~present, 0)
+        self._clipped = _fraction(rows.detach().abs() > self.max_field, present)
         if self.clip:
-            self._clipped = _fraction(rows.detach().abs() > self.max_field, present)
-            rows = rows * (1 + (rows / self.max_field) ** _CLIP_POWER) ** (-1 / _CLIP_POWER)
+            rows = _clip(rows, self.max_field)
         length = fields.shape[-1]
         here = torch.ones_like(rows) if present is None else present.to(rows.dtype).expand(rows.shape)
         inputs = torch.cat((rows, here), dim=-1).transpose(0, 1)
-        p = self._circuit(length)(inputs.reshape(-1, 2 * length))
-        p = p.view(inputs.shape[:-1] + (length,)).transpose(0, 1).to(fields.dtype)
+        p = self._run(inputs.reshape(-1, 2 * length), length)
+        p = p.view((*inputs.shape[:-1], length)).transpose(0, 1).to(fields.dtype)
         return p if present is None else p.masked_fill(~present, 0)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return the fraction of present fields beyond schedule.max_field in the last forward pass."""
+        """Return the fraction of present fields beyond schedule.max_field in the last forward pass, clipped or not."""
         return {} if self._clipped is None else {"clipped_fields": self._clipped}
 
     def extra_repr(self) -> str:
@@ -92,8 +103,8 @@ class DQALayer(IsingLayer):
         """Leave out what belongs to one process: devices cannot be copied once they have run."""
         return {**self.__dict__, "_circuits": {}, "_clipped": None}
 
-    def _circuit(self, length: int) -> Callable[[Tensor], Tensor]:
-        """Return the circuit on `length` wires, from (H x rows, 2 length) to p (H x rows, length)."""
+    def _circuit(self, length: int) -> qml.qnn.TorchLayer:
+        """Return the circuit on `length` wires, made on its first use, without weights."""
         if length not in self._circuits:
             qnode = qml.QNode(
                 self._quantum_function(length),
@@ -103,22 +114,26 @@ class DQALayer(IsingLayer):
             )
             shapes = {"couplings": (self.num_heads, num_pairs(length))}
             self._circuits[length] = qml.qnn.TorchLayer(qnode, shapes, {"couplings": torch.nn.init.zeros_})
-        circuit = self._circuits[length]
+        return self._circuits[length]
+
+    def _run(self, inputs: Tensor, length: int) -> Tensor:
+        """Return p (H x rows, length) for inputs (H x rows, 2 length), fields and present side by side, float64."""
+        circuit = self._circuit(length)
         circuit.qnode_weights["couplings"] = self._leading_couplings(length)
-
-        def run(inputs: Tensor) -> Tensor:
+        try:
             measured = circuit(inputs)
-            if self.gradient == "adjoint":
-                return (1 + measured) / 2
-            return measured @ occupations(length, measured.dtype, measured.device).flip(0).T
-
-        return run
+        finally:
+            circuit.qnode_weights.clear()
+        if self.gradient == "adjoint":
+            return ((1 + measured) / 2).clamp(0, 1)
+        return measured @ occupations(length, measured.dtype, measured.device).flip(0).T
 
     def _quantum_function(self, length: int) -> Callable[[Tensor, Tensor], Any]:
         """Return the QNode's function: the probabilities of all states, or <Z> where adjoint can do no more."""
-        angles = self.schedule.angles()
+        with torch.inference_mode(False):
+            angles = self.schedule.angles()
+            first, second = pair_index(length)
         beta_h, beta_J, heads = self.schedule.beta_h, self.schedule.beta_J, self.num_heads
-        first, second = torch.triu_indices(length, length, offset=1)
         wires = range(length)
 
         def quench(inputs: Tensor, couplings: Tensor) -> Any:
@@ -133,10 +148,17 @@ class DQALayer(IsingLayer):
 
     def _leading_couplings(self, length: int) -> Tensor:
         """Return the couplings of the first `length` spins, (H, pairs); the parameter itself where that is all."""
+        assert self.couplings is not None
         if length == self.num_spins:
             return self.couplings
-        first, second = torch.triu_indices(length, length, offset=1, device=self.couplings.device)
+        first, second = pair_index(length, self.couplings.device)
         return self.coupling_matrix(length)[:, first, second]
+
+
+def _clip(fields: Tensor, limit: float) -> Tensor:
+    """Return h (1 + (h / limit)^8)^(-1/8): h where it is small, +-limit where it is large, with finite gradients."""
+    fields = fields.clamp(-_FAR_BEYOND * limit, _FAR_BEYOND * limit)
+    return fields * (1 + (fields / limit) ** _CLIP_POWER) ** (-1 / _CLIP_POWER)
 
 
 def _fraction(beyond: Tensor, present: Tensor | None) -> Tensor:
@@ -148,7 +170,9 @@ def _fraction(beyond: Tensor, present: Tensor | None) -> Tensor:
 
 
 def _choose_gradient(gradient: str, name: str, device: qml.devices.Device) -> str:
-    """Return the gradient method to use, or raise where the device does not offer it."""
+    """Return the gradient method to use, or raise where there is no such method or the device does not offer it."""
+    if gradient not in ("auto", *_GRADIENTS):
+        raise ValueError(f'gradient={gradient!r} was given: take "auto", "backprop" or "adjoint".')
     offered = [
         method
         for method in _GRADIENTS
@@ -158,7 +182,12 @@ def _choose_gradient(gradient: str, name: str, device: qml.devices.Device) -> st
         return offered[0]
     if gradient in offered:
         return gradient
+    if offered:
+        raise ValueError(
+            f"gradient={gradient!r} was given for the device {name!r}, which offers {' and '.join(offered)}: take "
+            'that or "auto".'
+        )
     raise ValueError(
-        f"gradient={gradient!r} was given for the device {name!r}, which offers {' and '.join(offered) or 'neither'}: "
-        'take "auto", or a device that simulates analytically, such as default.qubit.'
+        f"The device {name!r} offers neither of the gradients {' and '.join(_GRADIENTS)}: take a device that simulates "
+        "analytically, such as default.qubit or lightning.qubit."
     )

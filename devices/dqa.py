@@ -19,7 +19,7 @@ class DQA(Operation):
     Args:
         fields: (T,) or, broadcast, (batch, T).
         couplings: (T (T - 1) / 2,) or (batch, T (T - 1) / 2), the strict upper triangle of J, row by row.
-        angles: (P, 3), the multipliers (a_p, b_p, c_p) of fields, pairs and mixer in each step.
+        angles: (P, 3), P >= 1, the multipliers (a_p, b_p, c_p) of fields, pairs and mixer in each step.
         wires: the spins in order, T of them.
 
     Raises:
@@ -41,11 +41,12 @@ class DQA(Operation):
         if not count:
             raise ValueError("DQA was given no wires: give one wire for each spin, at least one.")
         shapes = [tuple(qml.math.shape(x)) for x in (fields, couplings, angles)]
-        fits = all(1 <= len(shape) <= 2 for shape in shapes) and len(shapes[2]) == 2
+        fits = all(1 <= len(shape) <= 2 for shape in shapes) and len(shapes[2]) == 2 and shapes[2][0] > 0
         if not fits or shapes[0][-1] != count or shapes[1][-1] != pairs or shapes[2][1] != 3:
             raise ValueError(
                 f"DQA on {count} wire(s) was given fields {shapes[0]}, couplings {shapes[1]} and angles {shapes[2]}: "
-                f"give ({count},) or (batch, {count}), ({pairs},) or (batch, {pairs}), and (steps, 3)."
+                f"give ({count},) or (batch, {count}), ({pairs},) or (batch, {pairs}), and (steps, 3) with 1 step "
+                "or more."
             )
         batches = {shape[0] for shape in shapes[:2] if len(shape) == 2}
         if len(batches) > 1:
@@ -69,6 +70,8 @@ class DQA(Operation):
 
 
 def _gates(fields: TensorLike, couplings: TensorLike, angles: TensorLike, wires: Any) -> Iterator[Operation]:
+    if len(wires) == 1:  # no pair gate carries the batch of the (batch, 0) couplings, so the field does
+        fields = fields + qml.math.sum(couplings, axis=-1, keepdims=True)
     for wire in wires:
         yield qml.Hadamard(wire)
     for step in range(qml.math.shape(angles)[0]):

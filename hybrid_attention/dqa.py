@@ -6,6 +6,7 @@ from typing import Any
 import pennylane as qml
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from devices import DQA, make_device
 from hybrid_attention.ising import num_pairs, pair_index
@@ -70,7 +71,7 @@ class DQALayer(IsingLayer):
         self.gradient = _choose_gradient(
             gradient, device, make_device(device, max(num_spins, 1), **self.device_options)
         )
-        self._circuits: dict[int, qml.qnn.TorchLayer] = {}
+        self._circuits: dict[tuple[int, str | None], qml.qnn.TorchLayer] = {}
         self._clipped: Tensor | None = None
 
     @torch.compiler.disable
@@ -103,25 +104,32 @@ class DQALayer(IsingLayer):
         """Leave out what belongs to one process: devices cannot be copied once they have run."""
         return {**self.__dict__, "_circuits": {}, "_clipped": None}
 
-    def _circuit(self, length: int) -> qml.qnn.TorchLayer:
+    def _circuit(self, length: int, diff_method: str | None) -> qml.qnn.TorchLayer:
         """Return the circuit on `length` wires, made on its first use, without weights."""
-        if length not in self._circuits:
+        if (length, diff_method) not in self._circuits:
             qnode = qml.QNode(
                 self._quantum_function(length),
                 make_device(self.device, length, **self.device_options),
                 interface="torch",
-                diff_method=self.gradient,
+                diff_method=diff_method,
             )
             shapes = {"couplings": (self.num_heads, num_pairs(length))}
-            self._circuits[length] = qml.qnn.TorchLayer(qnode, shapes, {"couplings": torch.nn.init.zeros_})
-        return self._circuits[length]
+            circuit = qml.qnn.TorchLayer(qnode, shapes, {"couplings": torch.nn.init.zeros_})
+            self._circuits[length, diff_method] = circuit
+        return self._circuits[length, diff_method]
 
     def _run(self, inputs: Tensor, length: int) -> Tensor:
-        """Return p (H x rows, length) for inputs (H x rows, 2 length), fields and present side by side, float64."""
-        circuit = self._circuit(length)
-        circuit.qnode_weights["couplings"] = self._leading_couplings(length)
+        """Return p (H x rows, length) for inputs (H x rows, 2 length), fields and present side by side, float64.
+
+        PennyLane computes Jacobians with every adjoint execution, also under no_grad, hence the circuit without them.
+        """
+        couplings = self._leading_couplings(length)
+        trains = torch.is_grad_enabled() and (inputs.requires_grad or couplings.requires_grad)
+        circuit = self._circuit(length, self.gradient if trains or self.gradient == "backprop" else None)
+        circuit.qnode_weights["couplings"] = couplings
         try:
-            measured = circuit(inputs)
+            with _DoublePrecisionNumbers():
+                measured = circuit(inputs)
         finally:
             circuit.qnode_weights.clear()
         if self.gradient == "adjoint":
@@ -153,6 +161,16 @@ class DQALayer(IsingLayer):
             return self.couplings
         first, second = pair_index(length, self.couplings.device)
         return self.coupling_matrix(length)[:, first, second]
+
+
+class _DoublePrecisionNumbers(TorchFunctionMode):
+    """Make float64 tensors of Python numbers: lightning's <Z> are such, and PennyLane would make them float32."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.as_tensor and args and isinstance(args[0], float):
+            kwargs = {"dtype": torch.float64, **kwargs}
+        return func(*args, **kwargs)
 
 
 def _clip(fields: Tensor, limit: float) -> Tensor:

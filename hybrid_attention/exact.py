@@ -98,7 +98,7 @@ def _aligned(tensor: Tensor, dims: int, last: int) -> Tensor:
 
 
 def _group_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None) -> Tensor:
-    """Return p (V, G, T, R) for fields (V, G, T, R), couplings (G, T, T), present (V, G or 1, T, 1), a few G at a time."""
+    """Return p for fields (V, G, T, R), couplings (G, T, T), present (V, G or 1, T, 1), a few G at a time."""
     groups, length = fields.shape[1:3]
     at_once = max(1, _PAIR_ENTRIES >> length)
     if groups <= at_once:

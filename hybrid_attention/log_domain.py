@@ -23,7 +23,7 @@ class LogDomainEnumeration(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, fields: Tensor, couplings: Tensor, present: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, fields: Tensor, couplings: Tensor, present: Tensor) -> Tensor:
         """Return the marginals."""
         largest = fields.new_full((fields.shape[0], 1), -torch.inf)
         for spins in _chunks(fields):

@@ -11,8 +11,8 @@ where N holds the occupations n = (s + 1) / 2 of the states. With g = dL/dp and 
     dL/dJ_kl = sum E[d s_k s_l]  from W * (B (A d_a)^T + (B d_b) A^T)
 
 so a row costs O(2^(T/2)) memory and O(2^T) multiplications, forward and backward. All factors are scaled to at most 1:
-A and B for each spin, exp(-2 |h_j|) where spin j opposes its field, which keeps them accurate at any field; and W by its
-largest entry.
+A and B for each spin, exp(-2 |h_j|) where spin j opposes its field, which keeps them accurate at any field; and W by
+its largest entry.
 
 Both halves stand side by side in one tensor (groups, 2, 2^ceil(T/2), rows), half a first. At odd T half a is a spin
 short: its table ends with a block of zeros. The code counts every tensor operation: below T = 12 they cost more than
@@ -56,7 +56,7 @@ class MeetInTheMiddle(Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, fields: Tensor, couplings: Tensor, absent: Tensor | None, buckets: Sequence[Bucket], careful: bool
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the marginals, which rows underflow, and whether any does."""

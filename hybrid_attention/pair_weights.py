@@ -1,4 +1,4 @@
-"""The weights exp(sum_{j<k} J_jk s_j s_k) of all states as a matrix between two halves of the spins, and their gradient."""
+"""The weights exp(sum_{j<k} J_jk s_j s_k) of all states, as a matrix between two halves of the spins."""
 
 from functools import lru_cache
 
@@ -18,10 +18,8 @@ def pair_weights(couplings: Tensor, dtype: torch.dtype) -> Tensor:
     """
     size = couplings.shape[-1]
     half = size // 2
-    if float(couplings.abs().sum()) <= _LARGEST_FLOAT32_ENERGY:
-        pairs = couplings.to(dtype)
-    else:
-        pairs = couplings.double()
+    small = float(couplings.abs().sum()) <= _LARGEST_FLOAT32_ENERGY
+    pairs = couplings.to(dtype) if small else couplings.double()
     if size <= _SMALL:
         table = spin_products(size, pairs.dtype, pairs.device)
         exponents = (pairs.flatten(1) @ table).view(-1, 2 ** (size - half), 2**half)

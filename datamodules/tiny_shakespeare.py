@@ -1,0 +1,166 @@
+"""Tiny Shakespeare, or any other text in three splits, for next-character prediction."""
+
+from pathlib import Path
+
+import pytorch_lightning as pl
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from datamodules.tensor_batches import batches
+from datamodules.text import encode, vocabulary_of, windows
+
+_TINY_SHAKESPEARE = "karpathy/tiny_shakespeare"
+_REVISION = "fe12e06d82fe3af4291b90426557387520d81385"
+_SPLITS = ("train", "validation", "test")
+
+
+class TinyShakespeareDataModule(pl.LightningDataModule):
+    """Windows of a text; batches are (tokens, next tokens), both int64 (B, T).
+
+    The vocabulary is that of the training text. Validation and test windows follow one another, so that each character
+    is scored once.
+
+    Args:
+        context_length: characters T in a window.
+        source: a dataset on the Hugging Face Hub with a column "text" and the splits train, validation and test; or a
+            local folder of the same layout; or a local text file, of which the first 90 % are for training, then 5 %
+            for validation and 5 % for testing.
+        revision: commit of the dataset on the Hub; by default a fixed one of karpathy/tiny_shakespeare, and the newest
+            of any other.
+        batch_size: windows in a batch.
+        stride: from the start of a training window to that of the next.
+        num_workers: processes that load batches; 0 is fastest, as the text lies in memory.
+
+    Raises:
+        ValueError: if an argument is not allowed or the source does not exist; and when the text is first needed, if it
+            cannot be read, a split is shorter than one window, or one holds characters that the training text lacks.
+
+    Cost: O(characters) memory; windows are views. Source: arXiv 2606.12478, Tiny Shakespeare.
+    """
+
+    def __init__(
+        self,
+        context_length: int,
+        source: str = _TINY_SHAKESPEARE,
+        revision: str | None = None,
+        batch_size: int = 64,
+        stride: int = 1,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, value in {"context_length": context_length, "batch_size": batch_size, "stride": stride}.items():
+            if value < 1:
+                raise ValueError(f"{name}={value} was given: give 1 or more.")
+        if num_workers < 0:
+            raise ValueError(f"num_workers={num_workers} was given: give 0 or more.")
+        if not Path(source).exists() and not _may_be_on_the_hub(source):
+            raise ValueError(
+                f"There is no file or folder {source!r}: give a text file, a folder in the layout of the Hub's "
+                "dataset, or a dataset's name such as karpathy/tiny_shakespeare."
+            )
+        self.save_hyperparameters(logger=False)
+        self.hparams["_class_path"] = "datamodules.TinyShakespeareDataModule"
+        self.context_length = context_length
+        self.source = source
+        self.revision = _REVISION if revision is None and source == _TINY_SHAKESPEARE else revision
+        self.batch_size = batch_size
+        self.stride = stride
+        self.num_workers = num_workers
+        self._texts: dict[str, str] | None = None
+        self._ids: dict[str, Tensor] | None = None
+
+    @property
+    def vocabulary(self) -> str:
+        """The characters of the training text in the order of their token ids; reads the text on first use."""
+        return vocabulary_of(self._read()["train"])
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids; reads the text on first use."""
+        return len(self.vocabulary)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Encode the text, once."""
+        if self._ids is not None:
+            return
+        vocabulary, ids = self.vocabulary, {}
+        for split, text in self._read().items():
+            try:
+                ids[split] = encode(text, vocabulary)
+                windows(ids[split], self.context_length, 1)
+            except ValueError as error:
+                raise ValueError(f"In the {split} split of {self.source!r}: {error}") from None
+        self._ids = ids
+
+    def train_dataloader(self) -> DataLoader:
+        """Return the training batches, shuffled."""
+        return self._loader("train", self.stride, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader:
+        """Return the validation batches."""
+        return self._loader("validation", self.context_length)
+
+    def test_dataloader(self) -> DataLoader:
+        """Return the test batches."""
+        return self._loader("test", self.context_length)
+
+    def predict_dataloader(self) -> DataLoader:
+        """Return the test batches."""
+        return self._loader("test", self.context_length)
+
+    def _loader(self, split: str, stride: int, shuffle: bool = False) -> DataLoader:
+        self.setup()
+        assert self._ids is not None
+        inputs, targets = windows(self._ids[split], self.context_length, stride)
+        return batches(inputs, targets, self.batch_size, shuffle, self.num_workers)
+
+    def _read(self) -> dict[str, str]:
+        if self._texts is None:
+            path = Path(self.source)
+            texts = _read_file(path) if path.is_file() else _load_dataset(self.source, self.revision)
+            if not texts["train"]:
+                raise ValueError(f"The training text of {self.source!r} is empty: give a text of some length.")
+            self._texts = texts
+        return self._texts
+
+
+def _may_be_on_the_hub(source: str) -> bool:
+    """Return whether a source has the form owner/name, and no local file's extension."""
+    owner, slash, name = source.partition("/")
+    return bool(owner and slash and name) and "/" not in name and not owner.startswith(".") and not Path(name).suffix
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{str(path)!r} is not UTF-8 text ({error.reason}): convert it to UTF-8.") from error
+    train = len(text) * 9 // 10
+    validation = train + (len(text) - train) // 2
+    return {"train": text[:train], "validation": text[train:validation], "test": text[validation:]}
+
+
+def _load_dataset(source: str, revision: str | None) -> dict[str, str]:
+    import datasets  # takes a second
+
+    local = Path(source).is_dir()
+    try:
+        loaded = datasets.load_dataset(source) if local else datasets.load_dataset(source, revision=revision)
+    except Exception as error:
+        advice = (
+            "give a folder in the layout of the Hub's dataset"
+            if local
+            else "check the name and the network, or give a local folder or text file"
+        )
+        raise ValueError(f"The dataset {source!r} cannot be loaded ({_first_line(error)}): {advice}.") from error
+    missing = [split for split in _SPLITS if split not in loaded or "text" not in loaded[split].column_names]
+    if missing:
+        raise ValueError(
+            f"The dataset {source!r} has no column 'text' in {', '.join(missing)}: give one with the splits "
+            f"{', '.join(_SPLITS)}, each with a column 'text'."
+        )
+    return {split: "".join(loaded[split]["text"]) for split in _SPLITS}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")

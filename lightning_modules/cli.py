@@ -1,0 +1,144 @@
+"""The command `hybrid-attention`: LightningCLI for the two tasks, with errors in one sentence."""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from jsonargparse import ArgumentError
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+_TRACEBACK = "HYBRID_ATTENTION_TRACEBACK"
+_SUBCOMMANDS = ("fit", "validate", "test", "predict")
+_HYPER_PARAMETERS = {"model": "hyper_parameters", "data": "datamodule_hyper_parameters"}
+_LINKED = ("context_length", "num_types", "vocabulary")
+_DESCRIPTION = f"""Train and test attention with learnable Ising couplings. Give YAML files with --config, each merged
+over the ones before it, then single settings such as --model.init_args.embed_dim=16. With --ckpt_path the settings of
+the checkpoint come first, and config files and the command line win over them. Set {_TRACEBACK}=1 to see where an error
+comes from."""
+
+
+class HybridAttentionCLI(LightningCLI):
+    """The subcommands fit, validate, test and predict; fit ends with a test of its best checkpoint."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Let the model take its sizes from the data, and add checkpoints and the test after training."""
+        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.set_defaults(
+            {
+                "checkpoint.monitor": "val_loss",
+                "checkpoint.filename": "{epoch}-{step}-{val_loss:.4f}",
+                "checkpoint.save_last": True,
+            }
+        )
+        parser.add_argument(
+            "--test_after_fit", type=bool, default=True, help="Whether fit ends with a test of its best checkpoint."
+        )
+        parser.link_arguments("data.init_args.context_length", "model.init_args.context_length")
+        parser.link_arguments("data", "model.init_args.vocabulary", _vocabulary, apply_on="instantiate")
+        parser.link_arguments("data", "model.init_args.num_types", _num_types, apply_on="instantiate")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse the command line, after the settings of the checkpoint if it names one."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        self.config = parser.parse_args(_checkpoint_first(arguments))
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the parsed settings as they are: LightningCLI would let those of the checkpoint win."""
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Return the trainer, without the checkpoint callback where checkpoints are switched off."""
+        if self._get(self.config_init, "trainer")["enable_checkpointing"] is False:
+            self._parser(self.subcommand).callback_keys.remove("checkpoint")
+        return super().instantiate_trainer(**kwargs)
+
+    def after_fit(self) -> None:
+        """Test the best checkpoint, or the last weights where there is none."""
+        if not self.config[self.subcommand]["test_after_fit"]:
+            return
+        best = getattr(self.trainer.checkpoint_callback, "best_model_path", "")
+        print(f"Best checkpoint: {best}" if best else "No checkpoint was written; the last weights are tested.")
+        self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best or None)
+
+    def predict(self, **kwargs: Any) -> None:
+        """Write the most likely classes of every batch to predictions.pt in the folder of the run."""
+        predictions = self.trainer.predict(**kwargs)
+        path = Path(self.trainer.log_dir or ".") / "predictions.pt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(predictions, path)
+        print(f"Predictions: {path}")
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line; `args` replaces sys.argv[1:]."""
+    # the datasets lie in memory, so workers would only slow them down
+    warnings.filterwarnings("ignore", ".*does not have many workers.*")
+    parser_settings: dict[str, Any] = {"exit_on_error": False, "description": _DESCRIPTION}
+    try:
+        HybridAttentionCLI(
+            pl.LightningModule,
+            pl.LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            seed_everything_default=42,
+            parser_kwargs={**parser_settings, **{name: {"exit_on_error": False} for name in _SUBCOMMANDS}},
+            args=args,
+        )
+    except (ArgumentError, MisconfigurationException, ValueError, TypeError, OSError) as error:
+        if os.environ.get(_TRACEBACK):
+            raise
+        sys.exit(f"hybrid-attention: error: {_sentence(error)}")
+
+
+def _vocabulary(data: Any) -> Any:
+    return getattr(data, "vocabulary", None)
+
+
+def _num_types(data: Any) -> Any:
+    return getattr(data, "num_types", None)
+
+
+def _checkpoint_first(arguments: list[str]) -> list[str]:
+    """Insert the settings of the checkpoint as the first config after the subcommand."""
+    path = None
+    for place, argument in enumerate(arguments):
+        if argument == "--ckpt_path" and place + 1 < len(arguments):
+            path = arguments[place + 1]
+        elif argument.startswith("--ckpt_path="):
+            path = argument.partition("=")[2]
+    if path in (None, "best", "last", "hpc", "registry") or arguments[0] not in _SUBCOMMANDS:
+        return arguments
+    return [arguments[0], "--config", json.dumps(_checkpoint_settings(str(path))), *arguments[1:]]
+
+
+def _checkpoint_settings(path: str) -> dict[str, Any]:
+    """Return the model and the data of a checkpoint as a config."""
+    if not Path(path).is_file():
+        raise ValueError(f"There is no checkpoint {path!r}: give the path of a .ckpt file.")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        saved = {key: dict(checkpoint.get(name, {})) for key, name in _HYPER_PARAMETERS.items()}
+    except Exception as error:
+        raise ValueError(f"{path!r} is not a checkpoint of plain data: give a .ckpt file that fit wrote.") from error
+    return {key: _as_config(settings, key) for key, settings in saved.items() if "_class_path" in settings}
+
+
+def _as_config(settings: dict[str, Any], key: str) -> dict[str, Any]:
+    linked = _LINKED if key == "model" else ()
+    arguments = {name: value for name, value in settings.items() if name not in ("_class_path", *linked)}
+    return {"class_path": settings["_class_path"], "init_args": arguments}
+
+
+def _sentence(error: BaseException) -> str:
+    """Return what went wrong where it went wrong: the first cause, on one line."""
+    while error.__cause__ is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,189 @@
+"""What both tasks share: the model, the optimizer with its own learning rate for couplings, and logging."""
+
+import math
+from typing import Any, cast
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.nn import functional
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy
+
+from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, IsingLayer, SoftmaxAttention
+from lightning_modules.layer_factories import LayerFactory, class_path, to_factory, to_plain
+
+NOT_SCORED = -100
+
+
+class SequenceModule(pl.LightningModule):
+    """Train a decoder-only transformer to predict a class at the scored positions of a sequence.
+
+    Batches are (tokens, targets), int64 (B, T); a target of -100 is not scored. The loss is the mean cross-entropy in
+    nats over scored positions, of a batch and of an epoch. The optimizer is AdamW with a one-cycle schedule; the
+    couplings of Ising layers have a learning rate of their own and, like biases, norms and embeddings, no weight decay.
+
+    Args:
+        vocab_size: number of token ids.
+        num_classes: number of classes at every position.
+        causal: whether a position sees earlier positions only.
+        hyper_parameters: the subclass's arguments by name, which a checkpoint keeps; of these are used here:
+            context_length: the longest sequence T.
+            embed_dim: width of the model.
+            num_heads: number of attention heads.
+            num_blocks: number of transformer blocks.
+            feed_forward: whether the blocks have a feed-forward network.
+            layer: called (num_spins, num_heads) once for every block, returns its Ising layer: a layer class, a
+                functools.partial of one, or a dict {class_path, init_args}. None is softmax attention.
+            use_fields: False sets the fields to 0 (the variant couplings_only).
+            learning_rate: peak of the schedule.
+            weight_decay: of linear maps.
+            coupling_learning_rate_factor: learning rate of the couplings over that of everything else.
+
+    Raises:
+        ValueError: if an argument is not allowed, or the layer cannot be built or written to a checkpoint.
+    """
+
+    def __init__(self, vocab_size: int, num_classes: int, causal: bool, hyper_parameters: dict[str, Any]) -> None:
+        super().__init__()
+        plain_layer = to_plain(hyper_parameters["layer"])
+        self.save_hyperparameters({**hyper_parameters, "layer": plain_layer, "_class_path": class_path(type(self))})
+        for name in ("learning_rate", "weight_decay", "coupling_learning_rate_factor"):
+            if not 0 <= self.hparams[name] < math.inf:
+                raise ValueError(f"{name}={self.hparams[name]} was given: give a finite number, 0 or more.")
+        factory = None if plain_layer is None else to_factory(plain_layer)
+        self.model = DecoderOnlyTransformer(
+            vocab_size,
+            num_classes,
+            self.hparams["context_length"],
+            self.hparams["embed_dim"],
+            lambda: self._attention(factory, causal),
+            self.hparams["num_blocks"],
+            self.hparams["feed_forward"],
+        )
+        self.accuracy = per_stage(
+            MulticlassAccuracy(num_classes, average="micro", ignore_index=NOT_SCORED, validate_args=False)
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits (B, T, num_classes) for token ids (B, T)."""
+        logits: Tensor = self.model(tokens)
+        return logits
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Return the loss, and log it with the metrics and with what the layers report."""
+        for number, layer in enumerate(self.ising_layers()):
+            for name, value in layer.metrics().items():
+                self.log(f"train_{name}_{number}", value.float())
+        return self._scored(batch, "train")
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Log the loss and the metrics of the validation split."""
+        self._scored(batch, "val")
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Log the loss and the metrics of the test split."""
+        self._scored(batch, "test")
+
+    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Return the most likely class at every position, int64 (B, T)."""
+        return self(batch[0]).argmax(-1)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return AdamW and the one-cycle schedule over all steps of the trainer."""
+        steps = self.trainer.estimated_stepping_batches
+        if not 0 < steps < math.inf:
+            raise ValueError(
+                f"Training for {steps} steps was asked for: set trainer.max_steps or trainer.max_epochs to 1 or more."
+            )
+        rate = self.hparams["learning_rate"]
+        linear_maps = {module.weight for module in self.modules() if isinstance(module, nn.Linear)}
+        couplings = {layer.couplings for layer in self.ising_layers() if layer.couplings is not None}
+        trained = [p for p in self.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in trained if p in linear_maps], "weight_decay": self.hparams["weight_decay"]},
+            {"params": [p for p in trained if p not in linear_maps and p not in couplings], "weight_decay": 0.0},
+            {"params": [p for p in trained if p in couplings], "weight_decay": 0.0},
+        ]
+        rates = [rate, rate, rate * self.hparams["coupling_learning_rate_factor"]]
+        kept = [number for number, group in enumerate(groups) if group["params"]]
+        optimizer = torch.optim.AdamW([groups[number] for number in kept], lr=rate)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=[rates[number] for number in kept], total_steps=int(steps)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def ising_layers(self) -> list[IsingLayer]:
+        """Return the Ising layers, one for each block; none with softmax attention."""
+        return [module for module in self.modules() if isinstance(module, IsingLayer)]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raise ValueError where the weights or the vocabulary of a checkpoint do not fit this model."""
+        saved = checkpoint.get("hyper_parameters", {})
+        if saved.get("vocabulary", self.hparams.get("vocabulary")) != self.hparams.get("vocabulary"):
+            raise ValueError(
+                "The checkpoint was trained on another vocabulary than the model's "
+                f"({saved['vocabulary']!r}, not {self.hparams.get('vocabulary')!r}): give the data that it was trained "
+                "on."
+            )
+        ours = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
+        theirs = {name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()}
+        differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+        if differing:
+            name = differing[0]
+            raise ValueError(
+                f"The checkpoint does not fit the model: {name} has shape {theirs.get(name, 'none')} in the checkpoint "
+                f"and {ours.get(name, 'none')} in the model ({len(differing)} differ); give the sizes and the "
+                "attention that it was trained with."
+            )
+
+    def on_fit_start(self) -> None:
+        """Say what is trained, on which layer and device."""
+        self._announce("Training")
+
+    def on_test_start(self) -> None:
+        """Say what is tested, on which layer and device."""
+        self._announce("Testing")
+
+    def _announce(self, doing: str) -> None:
+        attention = self.model.blocks[0].attention
+        self.print(f"{doing} {len(self.model.blocks)} block(s) of {attention}")
+
+    def _attention(self, factory: LayerFactory | None, causal: bool) -> nn.Module:
+        embed_dim, num_heads = self.hparams["embed_dim"], self.hparams["num_heads"]
+        if factory is None:
+            return SoftmaxAttention(embed_dim, num_heads, causal)
+        layer = factory(self.hparams["context_length"], num_heads)
+        return BoltzmannAttention(embed_dim, layer, causal, self.hparams["use_fields"])
+
+    def _scored(self, batch: tuple[Tensor, Tensor], stage: str) -> Tensor:
+        """Return the loss, and log it, weighted by the number of scored positions, and the metrics."""
+        tokens, targets = batch
+        logits = self(tokens).float()
+        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED)
+        if stage == "train":
+            self.log("train_loss", loss, prog_bar=True)
+        else:
+            scored = int((targets != NOT_SCORED).sum())
+            self.log(f"{stage}_loss", loss, prog_bar=True, batch_size=scored)
+        self._log_metrics(logits.detach(), targets, stage)
+        return loss
+
+    def _log_metrics(self, logits: Tensor, targets: Tensor, stage: str) -> None:
+        """Log the metrics of logits (B, T, num_classes) and targets (B, T), for each step of training or once."""
+        self.log_metric("accuracy", self.accuracy, stage, logits.movedim(-1, 1), targets)
+
+    def log_metric(self, name: str, metrics: nn.ModuleDict, stage: str, *given: Tensor) -> None:
+        """Update the metric of a stage and log it."""
+        metric = cast(Metric, metrics[f"{stage}_"])
+        if stage == "train":
+            metric(*given)
+        else:
+            metric.update(*given)
+        self.log(f"{stage}_{name}", metric, prog_bar=stage != "train")
+
+
+def per_stage(metric: Metric) -> nn.ModuleDict:
+    """Return a metric of its own for every stage."""
+    return nn.ModuleDict({f"{stage}_": metric.clone() for stage in ("train", "val", "test")})

@@ -8,7 +8,8 @@ The input is causal, float32: a batch of T x T fields, of which query i sees the
   prefix  the same, one table for every prefix length, on its own states only
   softmax the softmax of the masked fields
 Candidates take turns in every round, and medians are compared. A candidate whose energies would take more than 1 GiB
-runs on a smaller batch and is scaled, which the table marks with *. At last, whole training steps at T = 12, embed_dim 64.
+runs on a smaller batch and is scaled, which the table marks with *. At last, whole training steps at T = 12,
+embed_dim 64.
 """
 
 import argparse

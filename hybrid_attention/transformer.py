@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+_EMBEDDING_SPREAD = 0.02
+
 
 class Block(nn.Module):
     """One pre-norm block: attention, then optionally a feed-forward network, each added to its input.
@@ -35,7 +37,7 @@ class Block(nn.Module):
 
 
 class DecoderOnlyTransformer(nn.Module):
-    """Token and learned position embeddings, pre-norm blocks, a norm and a linear head.
+    """Token and learned position embeddings, small at the start, pre-norm blocks, a norm and a linear head.
 
     Args:
         vocab_size: number of token ids.
@@ -77,6 +79,8 @@ class DecoderOnlyTransformer(nn.Module):
         self.context_length = context_length
         self.tokens = nn.Embedding(vocab_size, embed_dim)
         self.positions = nn.Embedding(context_length, embed_dim)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=_EMBEDDING_SPREAD)
         self.blocks = nn.ModuleList(Block(embed_dim, attention(), feed_forward) for _ in range(num_blocks))
         self.norm = nn.LayerNorm(embed_dim)
         self.head = nn.Linear(embed_dim, num_outputs)

@@ -148,7 +148,9 @@ class SequenceModule(pl.LightningModule):
 
     def _announce(self, doing: str) -> None:
         attention = self.model.blocks[0].attention
-        self.print(f"{doing} {len(self.model.blocks)} block(s) of {attention}")
+        inside = [f"{name}={module}" for name, module in attention.named_children() if isinstance(module, IsingLayer)]
+        settings = ", ".join([attention.extra_repr(), *inside])
+        self.print(f"{doing} {len(self.model.blocks)} block(s) of {type(attention).__name__}({settings})")
 
     def _attention(self, factory: LayerFactory | None, causal: bool) -> nn.Module:
         embed_dim, num_heads = self.hparams["embed_dim"], self.hparams["num_heads"]

@@ -1,9 +1,12 @@
 """The command `hybrid-attention`: LightningCLI for the two tasks, with errors in one sentence."""
 
+import inspect
 import json
 import os
+import re
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,21 @@ class HybridAttentionCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """Leave the parsed settings as they are: LightningCLI would let those of the checkpoint win."""
 
+    def before_instantiate_classes(self) -> None:
+        """Raise ValueError where the model needs what the data does not have."""
+        model, data = (self._get(self.config, key) for key in ("model", "data"))
+        if model is None or data is None:
+            return
+        needs = inspect.signature(_imported(model.class_path)).parameters
+        data_class = _imported(data.class_path)
+        for name in ("vocabulary", "num_types"):
+            has = hasattr(data_class, name) or name in inspect.signature(data_class).parameters
+            if name in needs and not has:
+                raise ValueError(
+                    f"{model.class_path} needs data with a {name}, and {data.class_path} has none: take the other "
+                    "model or other data."
+                )
+
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, without the checkpoint callback where checkpoints are switched off."""
         if self._get(self.config_init, "trainer")["enable_checkpointing"] is False:
@@ -92,10 +110,15 @@ def main(args: list[str] | None = None) -> None:
             parser_kwargs={**parser_settings, **{name: {"exit_on_error": False} for name in _SUBCOMMANDS}},
             args=args,
         )
-    except (ArgumentError, MisconfigurationException, ValueError, TypeError, OSError) as error:
+    except (ArgumentError, MisconfigurationException, ValueError, OSError) as error:
         if os.environ.get(_TRACEBACK):
             raise
         sys.exit(f"hybrid-attention: error: {_sentence(error)}")
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def _vocabulary(data: Any) -> Any:
@@ -138,7 +161,31 @@ def _as_config(settings: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _sentence(error: BaseException) -> str:
-    """Return what went wrong where it went wrong: the first cause, on one line."""
-    while error.__cause__ is not None and not isinstance(error, OSError):
-        error = error.__cause__
+    """Return what went wrong on one line: the first error of the chain that the parser did not raise itself.
+
+    Where the parser raised them all, the last one says what, and the ones before it where.
+    """
+    chain = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    for link in chain:
+        if not _raised_by_parser(link):
+            return _one_line(link)
+    keys = dict.fromkeys(re.findall(r'Parser key "([^"]+)"', str(error)))
+    classes = re.findall(r"Problem with given class_path '([^']+)'", str(error))
+    place = ".".join(keys) + (f" ({classes[-1]})" if classes else "")
+    return f"{place}: {_one_line(chain[-1])}; see --help for what is allowed." if place else _one_line(chain[-1])
+
+
+def _raised_by_parser(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is None or trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "jsonargparse",
+        "argparse",
+    )
+
+
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -147,7 +147,7 @@ class SequenceModule(pl.LightningModule):
         self._announce("Testing")
 
     def _announce(self, doing: str) -> None:
-        attention = self.model.blocks[0].attention
+        attention = cast(nn.Module, self.model.blocks[0].attention)
         inside = [f"{name}={module}" for name, module in attention.named_children() if isinstance(module, IsingLayer)]
         settings = ", ".join([attention.extra_repr(), *inside])
         self.print(f"{doing} {len(self.model.blocks)} block(s) of {type(attention).__name__}({settings})")

@@ -79,7 +79,9 @@ class BracketDataModule(pl.LightningDataModule):
         self.num_types = num_types
         self.max_depth = max_depth
         self.split = split
-        self.sizes = (num_train, num_val, num_test)
+        self.num_train = num_train
+        self.num_val = num_val
+        self.num_test = num_test
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.seed = seed
@@ -99,14 +101,13 @@ class BracketDataModule(pl.LightningDataModule):
         """Draw the words, once."""
         if self._words is not None:
             return
+        sizes = (self.num_train, self.num_val, self.num_test)
         kind = (self.context_length, self.num_types, self.max_depth)
         if self.split == "disjoint":
-            words = draw_distinct_words(sum(self.sizes), *kind, self._generator(0))
-            self._words = words.split(self.sizes)
+            words = draw_distinct_words(sum(sizes), *kind, self._generator(0))
+            self._words = words.split(sizes)
         else:
-            self._words = tuple(
-                draw_words(size, *kind, self._generator(place)) for place, size in enumerate(self.sizes)
-            )
+            self._words = tuple(draw_words(size, *kind, self._generator(place)) for place, size in enumerate(sizes))
 
     def train_dataloader(self) -> DataLoader:
         """Return the training batches, shuffled."""
@@ -131,4 +132,4 @@ class BracketDataModule(pl.LightningDataModule):
         return batches(words, matching_targets(words), self.batch_size, shuffle, self.num_workers)
 
     def _generator(self, place: int) -> Generator:
-        return torch.Generator().manual_seed(len(self.sizes) * self.seed + place)
+        return torch.Generator().manual_seed(3 * self.seed + place)

@@ -1,5 +1,6 @@
 """Tiny Shakespeare, or any other text in three splits, for next-character prediction."""
 
+import re
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -12,6 +13,8 @@ from datamodules.text import encode, vocabulary_of, windows
 _TINY_SHAKESPEARE = "karpathy/tiny_shakespeare"
 _REVISION = "fe12e06d82fe3af4291b90426557387520d81385"
 _SPLITS = ("train", "validation", "test")
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_FILE_SUFFIXES = {".csv", ".json", ".jsonl", ".parquet", ".text", ".txt"}
 
 
 class TinyShakespeareDataModule(pl.LightningDataModule):
@@ -41,19 +44,20 @@ class TinyShakespeareDataModule(pl.LightningDataModule):
     def __init__(
         self,
         context_length: int,
-        source: str = _TINY_SHAKESPEARE,
+        source: str | Path = _TINY_SHAKESPEARE,
         revision: str | None = None,
         batch_size: int = 64,
         stride: int = 1,
         num_workers: int = 0,
     ) -> None:
         super().__init__()
+        source = str(source)  # a checkpoint holds no Path
         for name, value in {"context_length": context_length, "batch_size": batch_size, "stride": stride}.items():
             if value < 1:
                 raise ValueError(f"{name}={value} was given: give 1 or more.")
         if num_workers < 0:
             raise ValueError(f"num_workers={num_workers} was given: give 0 or more.")
-        if not Path(source).exists() and not _may_be_on_the_hub(source):
+        if not (source and Path(source).exists()) and not _may_be_on_the_hub(source):
             raise ValueError(
                 f"There is no file or folder {source!r}: give a text file, a folder in the layout of the Hub's "
                 "dataset, or a dataset's name such as karpathy/tiny_shakespeare."
@@ -67,12 +71,15 @@ class TinyShakespeareDataModule(pl.LightningDataModule):
         self.stride = stride
         self.num_workers = num_workers
         self._texts: dict[str, str] | None = None
+        self._vocabulary: str | None = None
         self._ids: dict[str, Tensor] | None = None
 
     @property
     def vocabulary(self) -> str:
         """The characters of the training text in the order of their token ids; reads the text on first use."""
-        return vocabulary_of(self._read()["train"])
+        if self._vocabulary is None:
+            self._vocabulary = vocabulary_of(self._read()["train"])
+        return self._vocabulary
 
     @property
     def vocab_size(self) -> int:
@@ -126,8 +133,7 @@ class TinyShakespeareDataModule(pl.LightningDataModule):
 
 def _may_be_on_the_hub(source: str) -> bool:
     """Return whether a source has the form owner/name, and no local file's extension."""
-    owner, slash, name = source.partition("/")
-    return bool(owner and slash and name) and "/" not in name and not owner.startswith(".") and not Path(name).suffix
+    return bool(_HUB_NAME.fullmatch(source)) and Path(source).suffix.lower() not in _FILE_SUFFIXES
 
 
 def _read_file(path: Path) -> dict[str, str]:
@@ -145,7 +151,11 @@ def _load_dataset(source: str, revision: str | None) -> dict[str, str]:
 
     local = Path(source).is_dir()
     try:
-        loaded = datasets.load_dataset(source) if local else datasets.load_dataset(source, revision=revision)
+        # streaming reads the files where they are, with neither a cache nor progress bars
+        where = {"streaming": True} if local else {"revision": revision}
+        loaded = datasets.load_dataset(source, **where)
+        missing = [split for split in _SPLITS if split not in loaded or "text" not in (loaded[split].features or {})]
+        texts = {} if missing else {split: "".join(row["text"] for row in loaded[split]) for split in _SPLITS}
     except Exception as error:
         advice = (
             "give a folder in the layout of the Hub's dataset"
@@ -153,13 +163,12 @@ def _load_dataset(source: str, revision: str | None) -> dict[str, str]:
             else "check the name and the network, or give a local folder or text file"
         )
         raise ValueError(f"The dataset {source!r} cannot be loaded ({_first_line(error)}): {advice}.") from error
-    missing = [split for split in _SPLITS if split not in loaded or "text" not in loaded[split].column_names]
     if missing:
         raise ValueError(
             f"The dataset {source!r} has no column 'text' in {', '.join(missing)}: give one with the splits "
             f"{', '.join(_SPLITS)}, each with a column 'text'."
         )
-    return {split: "".join(loaded[split]["text"]) for split in _SPLITS}
+    return texts
 
 
 def _first_line(error: Exception) -> str:

@@ -119,7 +119,7 @@ class SequenceModule(pl.LightningModule):
         return [module for module in self.modules() if isinstance(module, IsingLayer)]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raise ValueError where the weights or the vocabulary of a checkpoint do not fit this model."""
+        """Raise ValueError where the weights, the vocabulary or the schedule of a checkpoint do not fit."""
         saved = checkpoint.get("hyper_parameters", {})
         if saved.get("vocabulary", self.hparams.get("vocabulary")) != self.hparams.get("vocabulary"):
             raise ValueError(
@@ -137,6 +137,13 @@ class SequenceModule(pl.LightningModule):
                 f"and {ours.get(name, 'none')} in the model ({len(differing)} differ); give the sizes and the "
                 "attention that it was trained with."
             )
+        if self._trainer is not None and self.trainer.training and checkpoint.get("lr_schedulers"):
+            before, now = checkpoint["lr_schedulers"][0]["total_steps"], self.trainer.estimated_stepping_batches
+            if before != now:
+                raise ValueError(
+                    f"The schedule of the checkpoint has {before} steps and this run {now}: a one-cycle schedule ends "
+                    f"where it was meant to, so set trainer.max_steps={before}, or train anew."
+                )
 
     def on_fit_start(self) -> None:
         """Say what is trained, on which layer and device."""

@@ -36,7 +36,9 @@ def marginals_by_table(fields: Tensor, couplings: Tensor, present: Tensor | None
     length = fields.shape[-1]
     spins = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=length)), dtype=torch.float64)
     spins = spins.reshape(-1, length)
-    leading = torch.broadcast_shapes(fields.shape[:-1], couplings.shape[:-2])
+    leading = torch.broadcast_shapes(
+        fields.shape[:-1], couplings.shape[:-2], () if present is None else present.shape[:-1]
+    )
     keep = torch.ones(*leading, length, dtype=torch.bool) if present is None else present.expand(*leading, length)
     h = torch.where(keep, fields, 0.0)
     J = torch.where(keep.unsqueeze(-1) & keep.unsqueeze(-2), couplings, 0.0).triu(1)
@@ -44,3 +46,26 @@ def marginals_by_table(fields: Tensor, couplings: Tensor, present: Tensor | None
     counted = ~((~keep).double() @ (spins > 0).double().T > 0)
     exponents = exponents.masked_fill(~counted, -math.inf)
     return exponents.softmax(-1) @ (spins > 0).double()
+
+
+def draw(*shape: int, seed: int = 0, center: float = 0.0, spread: float = 1.0) -> Tensor:
+    """Draw normal numbers in float64, the same for the same seed."""
+    return center + spread * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def draw_mask(*shape: int, seed: int = 0, kept: float = 0.6) -> Tensor:
+    """Draw a mask that holds each spin with probability `kept`."""
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < kept
+
+
+def causal_mask(length: int) -> Tensor:
+    """Row i sees spins 0..i."""
+    return torch.tensor([[k <= i for k in range(length)] for i in range(length)], dtype=torch.bool).view(length, length)
+
+
+def largest_difference(ours: Tensor, theirs: Tensor) -> float:
+    """Return the largest |difference| in float64, infinite where the shapes differ or something is NaN."""
+    if ours.shape != theirs.shape:
+        return math.inf
+    difference = (ours.detach().double() - theirs.detach().double()).abs()
+    return float(difference.nan_to_num(math.inf).max()) if difference.numel() else 0.0

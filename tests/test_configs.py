@@ -1,0 +1,83 @@
+"""Every shipped YAML file is parsed and run for a step, in the combinations that the README names."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lightning_modules.cli import main
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+TEXT = "all the world is a stage, and all the men and women merely players.\n" * 60
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT)
+
+    def run_once(task, *files, **settings):
+        arguments = ["fit", "--config", str(CONFIGS / f"{task}.yaml")]
+        for file in files:
+            arguments += ["--config", str(CONFIGS / file)]
+        if task == "tiny_shakespeare":
+            arguments += ["--data.init_args.source=text.txt"]
+        arguments += [
+            "--trainer.fast_dev_run=true",
+            "--trainer.enable_progress_bar=false",
+            "--data.init_args.batch_size=4",
+        ]
+        main([*arguments, *(f"--{name}={value}" for name, value in settings.items())])
+        return capsys.readouterr().out
+
+    return run_once
+
+
+def every(folder):
+    return sorted(f"{folder}/{path.name}" for path in (CONFIGS / folder).glob("*.yaml"))
+
+
+def test_all_files_are_covered_here():
+    folders = {path.parent.name for path in CONFIGS.rglob("*.yaml") if path.parent != CONFIGS}
+    assert folders == {"attention", "layers", "devices"}
+    assert {path.name for path in CONFIGS.glob("*.yaml")} == {"brackets.yaml", "tiny_shakespeare.yaml"}
+
+
+@pytest.mark.parametrize("variant", every("attention"))
+@pytest.mark.parametrize("task", ["brackets", "tiny_shakespeare"])
+def test_each_attention_variant_trains_and_tests(run, task, variant):
+    out = run(task, variant)
+    assert "test_accuracy" in out
+    shown = {"softmax": "SoftmaxAttention", "fields_only": "FieldsOnlyLayer"}.get(Path(variant).stem, "ExactLayer")
+    assert shown in out
+    assert f"use_fields={Path(variant).stem != 'couplings_only'}" in out or shown == "SoftmaxAttention"
+
+
+@pytest.mark.parametrize("layer", every("layers"))
+@pytest.mark.parametrize("task", ["brackets", "tiny_shakespeare"])
+def test_each_layer_trains_and_tests(run, task, layer):
+    out = run(task, layer, **{"data.init_args.context_length": 4})
+    assert {"exact": "ExactLayer", "dqa": "DQALayer"}[Path(layer).stem] in out
+
+
+@pytest.mark.parametrize("device", every("devices"))
+def test_each_device_trains_or_says_what_is_missing(run, device):
+    name = yaml.safe_load((CONFIGS / device).read_text())["model"]["init_args"]["layer"]["init_args"]["device"]
+    settings = {"data.init_args.context_length": 4}
+    if name == "lightning.gpu" and not torch.cuda.is_available():
+        with pytest.raises(SystemExit, match=r"error: The device 'lightning\.gpu' (is not installed|cannot be used)"):
+            run("brackets", "layers/dqa.yaml", device, **settings)
+        return
+    assert f"device='{name}'" in run("brackets", "layers/dqa.yaml", device, **settings)
+
+
+def test_files_are_commented_and_swap_one_thing_each():
+    for path in CONFIGS.rglob("*.yaml"):
+        assert path.read_text().startswith("# "), path
+    for folder in ("attention", "layers", "devices"):
+        for file in every(folder):
+            content = yaml.safe_load((CONFIGS / file).read_text())
+            assert content.keys() == {"model"}
+            assert content["model"].keys() == {"init_args"}
+            assert content["model"]["init_args"].keys() <= {"layer", "use_fields"}

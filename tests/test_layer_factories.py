@@ -1,0 +1,63 @@
+"""Layer factories are plain data in a checkpoint, and build the same layer again."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from hybrid_attention import DQALayer, ExactLayer, LinearSchedule
+from lightning_modules.layer_factories import to_factory, to_plain
+
+
+def test_a_class_is_its_public_name():
+    assert to_plain(ExactLayer) == {"class_path": "hybrid_attention.ExactLayer", "init_args": {}}
+
+
+def test_no_layer_stays_none():
+    assert to_plain(None) is None
+
+
+def test_a_partial_keeps_its_arguments_and_dataclasses_in_them():
+    plain = to_plain(partial(DQALayer, device="lightning.qubit", schedule=LinearSchedule(steps=5, tau=7.0, order=2)))
+    assert plain == {
+        "class_path": "hybrid_attention.DQALayer",
+        "init_args": {
+            "device": "lightning.qubit",
+            "schedule": {
+                "class_path": "hybrid_attention.LinearSchedule",
+                "init_args": {"steps": 5, "tau": 7.0, "gamma": 1.0, "order": 2},
+            },
+        },
+    }
+
+
+def test_plain_data_builds_the_same_layer_and_is_its_own_plain_form():
+    plain = to_plain(partial(DQALayer, schedule=LinearSchedule(steps=5, tau=7.0), clip=False))
+    layer = to_factory(plain)(3, 2)
+    assert isinstance(layer, DQALayer)
+    assert (layer.num_spins, layer.num_heads, layer.clip) == (3, 2, False)
+    assert layer.schedule == LinearSchedule(steps=5, tau=7.0)
+    assert to_plain(plain) == plain
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (lambda spins, heads: ExactLayer(spins, heads), "cannot be written to a checkpoint: give a layer class"),
+        (partial(ExactLayer, 4), "cannot be written to a checkpoint: give a layer class"),
+        (ExactLayer(4), "cannot be written to a checkpoint: give a layer class"),
+        (partial(DQALayer, schedule=object()), "argument schedule=.* cannot be written to a checkpoint"),
+        (partial(DQALayer, device_options={"seed": torch.zeros(1)}), "cannot be written to a checkpoint"),
+        ({"init_args": {}}, "a dict needs class_path"),
+        ({"class_path": "hybrid_attention.ExactLayer", "device": "default.qubit"}, "and nothing else"),
+    ],
+)
+def test_what_a_checkpoint_cannot_hold_is_refused(factory, message):
+    with pytest.raises(ValueError, match=message):
+        to_plain(factory)
+
+
+@pytest.mark.parametrize("path", ["hybrid_attention.NoLayer", "no_package.Layer", "Layer"])
+def test_a_class_that_does_not_exist_is_named(path):
+    with pytest.raises(ValueError, match=f"There is no class '{path}'"):
+        to_factory({"class_path": path})

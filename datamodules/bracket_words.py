@@ -58,8 +58,15 @@ def draw_distinct_words(
 
 
 def matching_targets(words: Tensor) -> Tensor:
-    """Return at every closing bracket the position of the bracket that it closes, -100 elsewhere: (N, T) -> (N, T)."""
+    """Return at every closing bracket the position of the bracket that it closes, -100 elsewhere: (N, T) -> (N, T).
+
+    Raises:
+        ValueError: if a word is not balanced.
+    """
     is_open = words % 2 == 0
+    depth = torch.where(is_open, 1, -1).cumsum(dim=1)
+    if (depth < 0).any() or (words.shape[1] and depth[:, -1].any()):
+        raise ValueError("A word is not balanced: give words in which every bracket closes the last open one.")
     rows = torch.arange(len(words), device=words.device)
     targets = torch.full_like(words, NOT_SCORED)
     stack = torch.zeros(len(words), words.shape[1] // 2 + 1, dtype=torch.long, device=words.device)

@@ -67,7 +67,7 @@ class _Attention(nn.Module):
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0)
         batch, length, _ = x.shape
-        projected = self.query_key_value(x).view(batch, length, 3, self.num_heads, -1)
+        projected = self.query_key_value(x).view(batch, length, 3, self.num_heads, self.embed_dim // self.num_heads)
         query, key, value = projected.permute(2, 0, 3, 1, 4)
         attended, weights = self._attend(query, key, value, self._present(x, key_padding_mask), need_weights)
         out: Tensor = self.output(attended.transpose(1, 2).reshape(batch, length, self.embed_dim))

@@ -39,8 +39,9 @@ def exact_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None = 
     leading = _check(fields, couplings, present)
     dtype = fields.dtype
     working = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-    fields, couplings = fields.to(working), couplings.to(working)
-    return broadcast_marginals(fields, couplings, present, leading).to(dtype)
+    fields, couplings = fields.to(working), couplings.to(working).triu(1)
+    with torch.autocast(fields.device.type, enabled=False):
+        return broadcast_marginals(fields, couplings, present, leading).to(dtype)
 
 
 class ExactLayer(IsingLayer):
@@ -76,8 +77,12 @@ def broadcast_marginals(fields: Tensor, couplings: Tensor, present: Tensor | Non
         return fields.expand(*leading, length) * 1
     dims = len(leading)
     coupled = _aligned(couplings, dims, 2)
-    masked = None if present is None else _aligned(present, dims, 1)
     groups = [d for d in range(dims) if coupled.shape[d] > 1]
+    masked = None
+    if present is not None:
+        masked = _aligned(present, dims, 1)
+        shared = all(masked.shape[d] == 1 for d in groups)
+        masked = masked.expand(*(-1 if shared or d not in groups else leading[d] for d in range(dims)), length)
     varied = [d for d in range(dims) if d not in groups and masked is not None and masked.shape[d] > 1]
     repeats = [d for d in range(dims) if d not in groups and d not in varied]
     order = [*varied, *groups, dims, *repeats]
@@ -155,6 +160,9 @@ def _again(p: Tensor, underflow: Tensor, fields: Tensor, couplings: Tensor, pres
     parts = []
     for g in range(fields.shape[1]):
         v, r = underflow[:, g, 0].nonzero(as_tuple=True)
+        if not len(v):
+            parts.append(p[:, g])
+            continue
         rows = fields[v, g, :, r].double()
         mask = torch.ones_like(rows, dtype=torch.bool)
         if present is not None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from hybrid_attention.precision import without_autocast
 from hybrid_attention.state_tables import occupations
 
 _CHUNK_ENTRIES = 2**20
@@ -40,6 +41,7 @@ class LogDomainEnumeration(Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         """Return dL/dh_k = 2 E[d n_k] and dL/dJ_kl = sum E[d s_k s_l] with d = g . n - g . p."""
         fields, couplings, present, p, log_partition = ctx.saved_tensors

@@ -28,6 +28,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from hybrid_attention.pair_weights import pair_gradient, pair_weights
+from hybrid_attention.precision import without_autocast
 from hybrid_attention.row_order import Bucket
 from hybrid_attention.state_tables import occupations, penalties
 
@@ -95,6 +96,7 @@ class MeetInTheMiddle(Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
         """Return the gradients for fields and couplings."""
         fields, couplings, absent, p, underflow, *kept = ctx.saved_tensors

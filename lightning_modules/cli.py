@@ -71,8 +71,9 @@ class HybridAttentionCLI(LightningCLI):
                 )
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """Return the trainer, without the checkpoint callback where checkpoints are switched off."""
-        if self._get(self.config_init, "trainer")["enable_checkpointing"] is False:
+        """Return the trainer, without the checkpoint callback where no checkpoint is to be written."""
+        settings = self._get(self.config_init, "trainer")
+        if settings["enable_checkpointing"] is False or settings["fast_dev_run"]:
             self._parser(self.subcommand).callback_keys.remove("checkpoint")
         return super().instantiate_trainer(**kwargs)
 

@@ -145,7 +145,7 @@ def measure(num_spins: int, batch: int, rounds: int) -> None:
     print(" | ".join(cells), flush=True)
 
 
-def training_step(num_spins: int = 12, embed_dim: int = 64, batch: int = 128, rounds: int = 40) -> None:
+def training_step(rounds: int, num_spins: int = 12, embed_dim: int = 64, batch: int = 128) -> None:
     torch.manual_seed(0)
     tokens = torch.randint(65, (batch, num_spins))
     targets = torch.randint(65, (batch, num_spins))
@@ -191,7 +191,7 @@ def main() -> None:
     print("  T |                exact |                                  full |  prefix | softmax")
     for num_spins in options.spins:
         measure(num_spins, options.batch, options.rounds)
-    training_step()
+    training_step(2 * options.rounds)
 
 
 if __name__ == "__main__":

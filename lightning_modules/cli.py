@@ -8,7 +8,7 @@ import sys
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 import torch
@@ -112,9 +112,7 @@ def main(args: list[str] | None = None) -> None:
             args=args,
         )
     except (ArgumentError, MisconfigurationException, ValueError, OSError) as error:
-        if os.environ.get(_TRACEBACK):
-            raise
-        sys.exit(f"hybrid-attention: error: {_sentence(error)}")
+        _stop(error)
 
 
 def _imported(path: str) -> Any:
@@ -122,8 +120,17 @@ def _imported(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
+def _stop(error: Exception) -> NoReturn:
+    if os.environ.get(_TRACEBACK):
+        raise error
+    sys.exit(f"hybrid-attention: error: {_sentence(error)}")
+
+
 def _vocabulary(data: Any) -> Any:
-    return getattr(data, "vocabulary", None)
+    try:
+        return getattr(data, "vocabulary", None)
+    except ValueError as error:
+        _stop(error)  # the parser would print the data, which reads the text again and again
 
 
 def _num_types(data: Any) -> Any:

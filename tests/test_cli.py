@@ -191,3 +191,13 @@ def test_a_checkpoint_that_does_not_fit_the_command_line_says_where():
     fit("--test_after_fit=false")
     with pytest.raises(SystemExit, match=r"The checkpoint does not fit the model: .*give the sizes"):
         main(["test", "--ckpt_path", the_best(), "--model.init_args.embed_dim=16", "--trainer.logger=false"])
+
+
+def test_a_text_that_cannot_be_read_is_said_once(monkeypatch):
+    Path("latin.txt").write_bytes("caf\xe9".encode("latin-1") * 50)
+    reads = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read_bytes(path))
+    with pytest.raises(SystemExit, match=r"error: 'latin\.txt' is not UTF-8 text"):
+        main(["fit", "--config", str(CONFIGS / "tiny_shakespeare.yaml"), "--data.init_args.source=latin.txt"])
+    assert len([path for path in reads if path.name == "latin.txt"]) == 1

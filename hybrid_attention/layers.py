@@ -1,6 +1,7 @@
 """The contract that every Ising layer shares, and the layer without couplings."""
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -138,11 +139,13 @@ def check_finite(fields: Tensor, present: Tensor | None) -> None:
         raise ValueError("The fields hold NaN or infinite values: give finite fields; `present` removes a spin.")
 
 
+@lru_cache(maxsize=64)
 def _pair_lookup(num_spins: int, device: torch.device) -> Tensor:
     """Return (T, T): the place of each pair in the row-by-row upper triangle, and one past its end on the diagonal."""
-    lookup = torch.full((num_spins, num_spins), num_pairs(num_spins), device=device)
-    rows, columns = torch.triu_indices(num_spins, num_spins, offset=1, device=device)
-    places = torch.arange(num_pairs(num_spins), device=device)
-    lookup[rows, columns] = places
-    lookup[columns, rows] = places
-    return lookup
+    with torch.inference_mode(False):
+        lookup = torch.full((num_spins, num_spins), num_pairs(num_spins), device=device)
+        rows, columns = torch.triu_indices(num_spins, num_spins, offset=1, device=device)
+        places = torch.arange(num_pairs(num_spins), device=device)
+        lookup[rows, columns] = places
+        lookup[columns, rows] = places
+        return lookup

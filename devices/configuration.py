@@ -43,7 +43,7 @@ def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
     except TypeError as error:
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "nothing but wires"
         raise ValueError(
-            f"The device {name!r} was given {given} and refused it ({_first_line(error)}): give only options that its "
+            f"The device {name!r} was given {given} and refused it ({_one_line(error)}): give only options that its "
             "constructor has."
         ) from error
     except (ImportError, RuntimeError, OSError, qml.exceptions.DeviceError) as error:
@@ -52,7 +52,7 @@ def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
             if name.endswith("gpu")
             else ""
         )
-        raise ValueError(f"The device {name!r} cannot be used here ({_first_line(error)}).{hint}") from error
+        raise ValueError(f"The device {name!r} cannot be used here ({_one_line(error)}).{hint}") from error
     if device.wires is not None and len(device.wires) < wires:
         raise ValueError(
             f"The device {name!r} has {len(device.wires)} wires and {wires} were asked for: take fewer spins or "
@@ -72,5 +72,5 @@ def _no_such_device(name: str) -> str:
     return f"There is no device {name!r} here; installed are {', '.join(known)}.{guess}"
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

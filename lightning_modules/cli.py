@@ -55,27 +55,18 @@ class HybridAttentionCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """Leave the parsed settings as they are: LightningCLI would let those of the checkpoint win."""
 
-    def before_instantiate_classes(self) -> None:
-        """Raise ValueError where the model needs what the data does not have."""
-        model, data = (self._get(self.config, key) for key in ("model", "data"))
-        if model is None or data is None:
-            return
-        needs = inspect.signature(_imported(model.class_path)).parameters
-        data_class = _imported(data.class_path)
-        for name in ("vocabulary", "num_types"):
-            has = hasattr(data_class, name) or name in inspect.signature(data_class).parameters
-            if name in needs and not has:
-                raise ValueError(
-                    f"{model.class_path} needs data with a {name}, and {data.class_path} has none: take the other "
-                    "model or other data."
-                )
-
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, without the checkpoint callback where no checkpoint is to be written."""
         settings = self._get(self.config_init, "trainer")
         if settings["enable_checkpointing"] is False or settings["fast_dev_run"]:
             self._parser(self.subcommand).callback_keys.remove("checkpoint")
         return super().instantiate_trainer(**kwargs)
+
+    def before_instantiate_classes(self) -> None:
+        """Refuse data that the model cannot use, and say so where the weights will be random."""
+        self._check_data()
+        if self.subcommand != "fit" and not self._get(self.config, "ckpt_path"):
+            print(f"No --ckpt_path was given: {self.subcommand} runs on random weights.")
 
     def after_fit(self) -> None:
         """Test the best checkpoint, or the last weights where there is none."""
@@ -92,6 +83,21 @@ class HybridAttentionCLI(LightningCLI):
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(predictions, path)
         print(f"Predictions: {path}")
+
+    def _check_data(self) -> None:
+        """Raise ValueError where the model needs what the data does not have."""
+        model, data = (self._get(self.config, key) for key in ("model", "data"))
+        if model is None or data is None:
+            return
+        needs = inspect.signature(_imported(model.class_path)).parameters
+        data_class = _imported(data.class_path)
+        for name in ("vocabulary", "num_types"):
+            has = hasattr(data_class, name) or name in inspect.signature(data_class).parameters
+            if name in needs and not has:
+                raise ValueError(
+                    f"{model.class_path} needs data with a {name}, and {data.class_path} has none: take the other "
+                    "model or other data."
+                )
 
 
 def main(args: list[str] | None = None) -> None:
@@ -145,7 +151,7 @@ def _checkpoint_first(arguments: list[str]) -> list[str]:
             path = arguments[place + 1]
         elif argument.startswith("--ckpt_path="):
             path = argument.partition("=")[2]
-    if path in (None, "best", "last", "hpc", "registry") or arguments[0] not in _SUBCOMMANDS:
+    if path in (None, "", "null", "best", "last", "hpc", "registry") or arguments[0] not in _SUBCOMMANDS:
         return arguments
     return [arguments[0], "--config", json.dumps(_checkpoint_settings(str(path))), *arguments[1:]]
 

@@ -149,9 +149,18 @@ class SequenceModule(pl.LightningModule):
         """Say what is trained, on which layer and device."""
         self._announce("Training")
 
+    def on_validation_start(self) -> None:
+        """Say what is validated, unless that is a part of training."""
+        if self.trainer.state.fn == "validate":
+            self._announce("Validating")
+
     def on_test_start(self) -> None:
         """Say what is tested, on which layer and device."""
         self._announce("Testing")
+
+    def on_predict_start(self) -> None:
+        """Say what predicts, on which layer and device."""
+        self._announce("Predicting with")
 
     def _announce(self, doing: str) -> None:
         attention = cast(nn.Module, self.model.blocks[0].attention)

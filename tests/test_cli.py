@@ -201,3 +201,12 @@ def test_a_text_that_cannot_be_read_is_said_once(monkeypatch):
     with pytest.raises(SystemExit, match=r"error: 'latin\.txt' is not UTF-8 text"):
         main(["fit", "--config", str(CONFIGS / "tiny_shakespeare.yaml"), "--data.init_args.source=latin.txt"])
     assert len([path for path in reads if path.name == "latin.txt"]) == 1
+
+
+def test_validation_says_on_what_and_random_weights_are_pointed_out(capsys):
+    quiet = [*SMALL[:1], *SMALL[3:], "--trainer.logger=false"]
+    main(["validate", "--config", str(CONFIGS / "brackets.yaml"), *[a for a in quiet if "log_every" not in a]])
+    out = capsys.readouterr().out
+    assert "No --ckpt_path was given: validate runs on random weights." in out
+    assert "Validating 1 block(s) of BoltzmannAttention" in out
+    assert re.search(r"val_accuracy\s+\d\.\d+", out)

@@ -123,12 +123,15 @@ class BoltzmannAttention(_Attention):
             spins leaves the energy unchanged, so every marginal is 1/2 and no coupling can learn.
 
     Raises:
+        TypeError: if layer is not an Ising layer.
         ValueError: if embed_dim is not a multiple of the number of heads.
 
     Cost: the layer's, for B x H x T queries. Source: arXiv 2606.12478, Boltzmann attention.
     """
 
     def __init__(self, embed_dim: int, layer: IsingLayer, causal: bool = True, use_fields: bool = True) -> None:
+        if not isinstance(layer, IsingLayer):
+            raise TypeError(f"layer={layer!r} was given: give a layer, such as ExactLayer(num_spins=8).")
         super().__init__(embed_dim, layer.num_heads, causal)
         self.layer = layer
         self.use_fields = use_fields

@@ -10,14 +10,15 @@ from torch.overrides import TorchFunctionMode
 
 from devices import DQA, make_device
 from hybrid_attention.ising import num_pairs, pair_index
-from hybrid_attention.layers import IsingLayer, check_finite
-from hybrid_attention.schedules import LinearSchedule, Schedule
+from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
+from hybrid_attention.schedules import LinearSchedule, Schedule, single_spin_response
 from hybrid_attention.state_tables import occupations
 
 _GRADIENTS = ("backprop", "adjoint")
 _RESERVED_OPTIONS = ("wires", "shots")
 _CLIP_POWER = 8
 _FAR_BEYOND = 1e3
+_AGREEMENT = 1e-4
 
 
 class DQALayer(IsingLayer):
@@ -73,11 +74,15 @@ class DQALayer(IsingLayer):
         )
         self._circuits: dict[tuple[int, str | None], qml.qnn.TorchLayer] = {}
         self._clipped: Tensor | None = None
+        if num_spins:
+            self._try_device()
 
     @torch.compiler.disable
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
         """Return p = P(|0>) on every wire, (batch, H, ..., T)."""
         check_finite(fields, present)
+        assert self.couplings is not None
+        check_finite_couplings(self.couplings)
         self._clipped = None
         if fields.numel() == 0:
             return fields * 1
@@ -103,6 +108,28 @@ class DQALayer(IsingLayer):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to one process: devices cannot be copied once they have run."""
         return {**self.__dict__, "_circuits": {}, "_clipped": None}
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _try_device(self) -> None:
+        """Raise ValueError if the device does not give a single spin the response that its circuit has."""
+        field = self.max_field / 2
+        expected = (1 + single_spin_response(self.schedule.angles(), torch.tensor(field / self.schedule.beta_h))) / 2
+        try:
+            p = self._run(torch.tensor([[field, 1.0]], dtype=torch.float64).repeat(self.num_heads, 1), 1)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"The device {self.device!r} cannot run the annealing circuit ({reason}): take a qubit simulator, "
+                "such as default.qubit or lightning.qubit."
+            ) from error
+        finally:
+            self._circuits.clear()
+        if not torch.allclose(p, expected.to(p).expand_as(p), rtol=0, atol=_AGREEMENT):
+            raise ValueError(
+                f"The device {self.device!r} gives a single spin p = {float(p[0, 0]):.3g} where its circuit has "
+                f"{float(expected):.3g}: take a qubit simulator, such as default.qubit or lightning.qubit."
+            )
 
     def _circuit(self, length: int, diff_method: str | None) -> qml.qnn.TorchLayer:
         """Return the circuit on `length` wires, made on its first use, without weights."""

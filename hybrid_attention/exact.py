@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from hybrid_attention.layers import IsingLayer, check_finite
+from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.log_domain import LogDomainEnumeration
 from hybrid_attention.meet_in_the_middle import MeetInTheMiddle
 from hybrid_attention.row_order import Bucket, RowOrder, plan_rows
@@ -155,8 +155,7 @@ def _pin(fields: Tensor, couplings: Tensor, present: Tensor, reach: Tensor) -> t
 def _again(p: Tensor, underflow: Tensor, fields: Tensor, couplings: Tensor, present: Tensor | None) -> Tensor:
     """Replace the rows that underflowed: float32 by float64 tables, float64 by enumeration in the log domain."""
     check_finite(fields, present)
-    if not torch.isfinite(couplings).all():
-        raise ValueError("The couplings hold NaN or infinite values: give finite couplings.")
+    check_finite_couplings(couplings)
     parts = []
     for g in range(fields.shape[1]):
         v, r = underflow[:, g, 0].nonzero(as_tuple=True)

@@ -46,8 +46,8 @@ class IsingLayer(nn.Module, ABC):
     def coupling_matrix(self, num_spins: int | None = None) -> Tensor:
         """Return J of the first `num_spins` spins: (H, T, T), symmetric, zero diagonal, in nats."""
         size = self.num_spins if num_spins is None else num_spins
-        if size > self.num_spins:
-            raise ValueError(f"{size} spins were asked for, the layer has {self.num_spins}: build a larger layer.")
+        if not 0 <= size <= self.num_spins:
+            raise ValueError(f"{size} spins were asked for: the layer has 0 to {self.num_spins}.")
         if self.couplings is None:
             return torch.zeros(self.num_heads, size, size)
         index = _pair_lookup(self.num_spins, self.couplings.device)[:size, :size]
@@ -136,7 +136,16 @@ def check_finite(fields: Tensor, present: Tensor | None) -> None:
     if present is not None:
         fields = fields.masked_fill(~present, 0)
     if not fields.sum().isfinite() and not fields.isfinite().all():
-        raise ValueError("The fields hold NaN or infinite values: give finite fields; `present` removes a spin.")
+        raise ValueError(
+            "The fields hold NaN or infinite values: give finite fields (in training, lower the learning rate); "
+            "`present` removes a spin."
+        )
+
+
+def check_finite_couplings(couplings: Tensor) -> None:
+    """Raise ValueError if a coupling is NaN or infinite."""
+    if not couplings.detach().isfinite().all():
+        raise ValueError("The couplings hold NaN or infinite values: give finite couplings.")
 
 
 @lru_cache(maxsize=64)

@@ -3,9 +3,9 @@
 from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy
 
-from datamodules.bracket_words import nearest_open_bracket
+from datamodules.bracket_words import NOT_SCORED, nearest_open_bracket
 from lightning_modules.layer_factories import LayerFactory
-from lightning_modules.sequence_module import NOT_SCORED, SequenceModule
+from lightning_modules.sequence_module import SequenceModule
 
 
 class BracketMatcher(SequenceModule):

@@ -3,8 +3,9 @@
 from torch import Tensor
 from torchmetrics.text import Perplexity
 
+from datamodules.bracket_words import NOT_SCORED
 from lightning_modules.layer_factories import LayerFactory
-from lightning_modules.sequence_module import NOT_SCORED, SequenceModule, per_stage
+from lightning_modules.sequence_module import SequenceModule, per_stage
 
 
 class CharLanguageModel(SequenceModule):

@@ -36,8 +36,9 @@ class HybridAttentionCLI(LightningCLI):
         parser.set_defaults(
             {
                 "checkpoint.monitor": "val_loss",
-                "checkpoint.filename": "{epoch}-{step}-{val_loss:.4f}",
+                "checkpoint.filename": "{epoch}-{step}",
                 "checkpoint.save_last": True,
+                "checkpoint.save_on_exception": True,
             }
         )
         parser.add_argument(
@@ -50,6 +51,11 @@ class HybridAttentionCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the command line, after the settings of the checkpoint if it names one."""
         arguments = list(sys.argv[1:] if args is None else args)
+        for argument in arguments:
+            _, found, name = argument.partition("=")[0].rpartition("--model.")
+            name = name.removeprefix("init_args.")
+            if found and name in _LINKED:
+                raise ValueError(f"The model takes {name} from the data: set --data.init_args.{name} or other data.")
         self.config = parser.parse_args(_checkpoint_first(arguments))
 
     def _parse_ckpt_path(self) -> None:
@@ -73,7 +79,8 @@ class HybridAttentionCLI(LightningCLI):
         if not self.config[self.subcommand]["test_after_fit"]:
             return
         best = getattr(self.trainer.checkpoint_callback, "best_model_path", "")
-        print(f"Best checkpoint: {best}" if best else "No checkpoint was written; the last weights are tested.")
+        best = self.trainer.strategy.broadcast(best if Path(best).is_file() else "")
+        self.model.print(f"Best checkpoint: {best}" if best else "There is no checkpoint; the last weights are tested.")
         self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best or None)
 
     def predict(self, **kwargs: Any) -> None:
@@ -82,7 +89,7 @@ class HybridAttentionCLI(LightningCLI):
         path = Path(self.trainer.log_dir or ".") / "predictions.pt"
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(predictions, path)
-        print(f"Predictions: {path}")
+        self.model.print(f"Predictions: {path}")
 
     def _check_data(self) -> None:
         """Raise ValueError where the model needs what the data does not have."""
@@ -104,6 +111,7 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line; `args` replaces sys.argv[1:]."""
     # the datasets lie in memory, so workers would only slow them down
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
+    warnings.filterwarnings("ignore", ".*LeafSpec.*", module="pytorch_lightning")
     parser_settings: dict[str, Any] = {"exit_on_error": False, "description": _DESCRIPTION}
     try:
         HybridAttentionCLI(

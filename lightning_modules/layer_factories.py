@@ -1,6 +1,7 @@
 """Layer factories as plain data, so that checkpoints hold nothing but names, numbers and text."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -29,7 +30,7 @@ def to_plain(factory: Any) -> dict[str, Any] | None:
             kind = None
         elif not isinstance(kind, type):  # from a config: partial(instantiate, ..., class)
             kind = factory.args[-1] if factory.args else None
-    if not isinstance(kind, type):
+    if not (isinstance(kind, type) and issubclass(kind, IsingLayer)):
         raise ValueError(
             f"layer={factory!r} cannot be written to a checkpoint: give a layer class, a functools.partial of one with "
             "keyword arguments, or a dict {class_path, init_args}."
@@ -38,9 +39,25 @@ def to_plain(factory: Any) -> dict[str, Any] | None:
 
 
 def to_factory(plain: dict[str, Any]) -> LayerFactory:
-    """Return what builds the layer that `to_plain` describes."""
-    built: Callable[..., IsingLayer] = partial(_imported(plain["class_path"]), **_built(plain.get("init_args", {})))
-    return built
+    """Return what builds the layer that `to_plain` describes.
+
+    Raises:
+        ValueError: if there is no such class, it is not an Ising layer, or it does not have an argument; arguments are
+            plain data and dataclasses, so that a checkpoint cannot name anything else to be called.
+    """
+    kind = _imported(plain["class_path"])
+    if not (isinstance(kind, type) and issubclass(kind, IsingLayer)):
+        raise ValueError(
+            f"{plain['class_path']!r} is not an Ising layer: give a subclass of hybrid_attention.IsingLayer."
+        )
+    arguments = _built(plain.get("init_args", {}))
+    try:
+        inspect.signature(kind).bind(0, 1, **arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"{plain['class_path']} was given {sorted(arguments)} ({error}): see its arguments."
+        ) from error
+    return partial(kind, **arguments)
 
 
 def class_path(kind: type) -> str:
@@ -85,7 +102,10 @@ def _built(value: Any) -> Any:
         return [_built(item) for item in value]
     if isinstance(value, dict):
         if "class_path" in value:
-            return _imported(value["class_path"])(**_built(value.get("init_args") or {}))
+            kind = _imported(value["class_path"])
+            if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+                raise ValueError(f"{value['class_path']!r} is not a dataclass: an argument of a layer has to be one.")
+            return kind(**_built(value.get("init_args") or {}))
         return {key: _built(item) for key, item in value.items()}
     return value
 

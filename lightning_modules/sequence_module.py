@@ -11,10 +11,9 @@ from torch.nn import functional
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
+from datamodules.bracket_words import NOT_SCORED
 from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, IsingLayer, SoftmaxAttention
 from lightning_modules.layer_factories import LayerFactory, class_path, to_factory, to_plain
-
-NOT_SCORED = -100
 
 
 class SequenceModule(pl.LightningModule):
@@ -178,13 +177,14 @@ class SequenceModule(pl.LightningModule):
     def _scored(self, batch: tuple[Tensor, Tensor], stage: str) -> Tensor:
         """Return the loss, and log it, weighted by the number of scored positions, and the metrics."""
         tokens, targets = batch
-        logits = self(tokens).float()
+        logits = self(tokens)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED)
         if stage == "train":
             self.log("train_loss", loss, prog_bar=True)
         else:
             scored = int((targets != NOT_SCORED).sum())
-            self.log(f"{stage}_loss", loss, prog_bar=True, batch_size=scored)
+            self.log(f"{stage}_loss", loss, prog_bar=True, batch_size=scored, sync_dist=True)
         self._log_metrics(logits.detach(), targets, stage)
         return loss
 

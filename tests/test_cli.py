@@ -84,7 +84,7 @@ def test_the_saved_config_repeats_the_run():
 
 def test_checkpoints_can_be_switched_off(capsys):
     fit("--trainer.enable_checkpointing=false")
-    assert "No checkpoint was written; the last weights are tested." in capsys.readouterr().out
+    assert "There is no checkpoint; the last weights are tested." in capsys.readouterr().out
     assert not Path("runs/brackets/version_0/checkpoints").exists()
 
 
@@ -109,7 +109,7 @@ def test_trained_exactly_tested_on_a_circuit_the_command_line_wins(capsys):
 
 def test_training_goes_on_from_a_checkpoint_to_the_end_of_its_schedule():
     fit("--test_after_fit=false", "--checkpoint.save_top_k=-1")
-    (middle,) = Path("runs/brackets/version_0/checkpoints").glob("*step=2-*.ckpt")
+    (middle,) = Path("runs/brackets/version_0/checkpoints").glob("*step=2.ckpt")
     fit("--test_after_fit=false", "--ckpt_path", str(middle))
     last = torch.load("runs/brackets/version_1/checkpoints/last.ckpt", weights_only=True)
     assert last["global_step"] == 4
@@ -158,6 +158,12 @@ def mistakes():
             ["--model=lightning_modules.CharLanguageModel"],
             "CharLanguageModel needs data with a vocabulary",
         ),
+        "what the data decides": (
+            ["--model.init_args.context_length=4"],
+            "The model takes context_length from the data: set --data.init_args.context_length",
+        ),
+        "not a qubit device": ([*dqa, f"{device}=default.qutrit"], "'default.qutrit' cannot run the annealing circuit"),
+        "no simulation": ([*dqa, f"{device}=null.qubit"], "'null.qubit' gives a single spin p = 1 where"),
         "no checkpoint": (["--ckpt_path=missing.ckpt"], "There is no checkpoint 'missing.ckpt'"),
         "not a checkpoint": (["--ckpt_path=text.txt"], "'text.txt' is not a checkpoint of plain data"),
         "negative beta": (

@@ -288,7 +288,7 @@ def test_coupling_matrix_is_symmetric_with_a_zero_diagonal(kind):
             assert torch.equal(J[:, j, k], layer.couplings[:, i])
         J.sum().backward()
         assert (layer.couplings.grad == 2).all()
-    with pytest.raises(ValueError, match="layer has 4"):
+    with pytest.raises(ValueError, match="layer has 0 to 4"):
         layer.coupling_matrix(5)
 
 
@@ -394,3 +394,19 @@ def test_too_many_spins_name_the_memory_and_what_to_use():
     with pytest.raises(ValueError, match=r"25 spins would take about 2 GB.*FieldsOnlyLayer"):
         ExactLayer(25)
     assert FieldsOnlyLayer(1000)(torch.zeros(1, 1, 1000)).shape == (1, 1, 1000)
+
+
+@with_couplings
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_couplings_that_are_not_finite_are_refused(kind, value):
+    layer = build_layer(kind, 3)
+    with torch.no_grad():
+        layer.couplings[0, 1] = value
+    with pytest.raises(ValueError, match="couplings hold NaN or infinite values"):
+        layer(draw_fields(2, 1, 4, 3))
+
+
+@every_layer
+def test_a_negative_number_of_spins_is_refused(kind):
+    with pytest.raises(ValueError, match="the layer has 0 to 3"):
+        build_layer(kind, 3).coupling_matrix(-1)

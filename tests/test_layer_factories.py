@@ -45,6 +45,7 @@ def test_plain_data_builds_the_same_layer_and_is_its_own_plain_form():
     [
         (lambda spins, heads: ExactLayer(spins, heads), "cannot be written to a checkpoint: give a layer class"),
         (partial(ExactLayer, 4), "cannot be written to a checkpoint: give a layer class"),
+        (torch.nn.Linear, "cannot be written to a checkpoint: give a layer class"),
         (ExactLayer(4), "cannot be written to a checkpoint: give a layer class"),
         (partial(DQALayer, schedule=object()), "argument schedule=.* cannot be written to a checkpoint"),
         (partial(DQALayer, device_options={"seed": torch.zeros(1)}), "cannot be written to a checkpoint"),
@@ -55,6 +56,22 @@ def test_plain_data_builds_the_same_layer_and_is_its_own_plain_form():
 def test_what_a_checkpoint_cannot_hold_is_refused(factory, message):
     with pytest.raises(ValueError, match=message):
         to_plain(factory)
+
+
+@pytest.mark.parametrize(
+    ("plain", "message"),
+    [
+        ({"class_path": "os.system", "init_args": {}}, "'os.system' is not an Ising layer"),
+        (
+            {"class_path": "hybrid_attention.DQALayer", "init_args": {"schedule": {"class_path": "os.getcwd"}}},
+            "'os.getcwd' is not a dataclass",
+        ),
+        ({"class_path": "hybrid_attention.DQALayer", "init_args": {"schedules": 3}}, "unexpected keyword argument"),
+    ],
+)
+def test_nothing_but_layers_and_dataclasses_is_called(plain, message):
+    with pytest.raises(ValueError, match=message):
+        to_factory(plain)
 
 
 @pytest.mark.parametrize("path", ["hybrid_attention.NoLayer", "no_package.Layer", "Layer"])

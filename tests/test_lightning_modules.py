@@ -204,3 +204,20 @@ def test_a_context_longer_than_the_model_is_refused():
 def test_training_without_an_end_is_refused():
     with pytest.raises(ValueError, match=r"set trainer\.max_steps or trainer\.max_epochs"):
         trainer(max_epochs=-1).fit(BracketMatcher(8, 2), brackets())
+
+
+def test_double_precision_stays_double_in_the_loss():
+    module = BracketMatcher(8, embed_dim=8, layer=ExactLayer).double()
+    runner = trainer(max_steps=1, max_epochs=-1, precision="64-true")
+    runner.fit(module, brackets())
+    assert runner.callback_metrics["train_loss"].dtype == torch.float64
+
+
+@pytest.mark.slow
+def test_two_processes_log_the_mean_over_all_words(tmp_path):
+    data, module = brackets(num_val=60), BracketMatcher(8, embed_dim=8, layer=ExactLayer)
+    (alone,) = trainer().validate(module, data, verbose=False)
+    runner = trainer(tmp_path, devices=2, strategy="ddp_spawn")
+    (together,) = runner.validate(module, data, verbose=False)
+    assert together["val_loss"] == pytest.approx(alone["val_loss"], rel=1e-5)
+    assert together["val_accuracy"] == pytest.approx(alone["val_accuracy"], abs=1e-6)

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +15,8 @@ from jsonargparse import ArgumentError
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from lightning_modules.layer_factories import imported
 
 _TRACEBACK = "HYBRID_ATTENTION_TRACEBACK"
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
@@ -85,19 +86,22 @@ class HybridAttentionCLI(LightningCLI):
 
     def predict(self, **kwargs: Any) -> None:
         """Write the most likely classes of every batch to predictions.pt in the folder of the run."""
-        predictions = self.trainer.predict(**kwargs)
         path = Path(self.trainer.log_dir or ".") / "predictions.pt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(predictions, path)
-        self.model.print(f"Predictions: {path}")
+        if path.exists():
+            raise ValueError(f"{str(path)!r} exists: move it away, or set trainer.default_root_dir or a logger.")
+        predictions = self.trainer.predict(**kwargs)
+        if self.trainer.is_global_zero:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(predictions, path)
+            print(f"Predictions: {path}")
 
     def _check_data(self) -> None:
         """Raise ValueError where the model needs what the data does not have."""
         model, data = (self._get(self.config, key) for key in ("model", "data"))
         if model is None or data is None:
             return
-        needs = inspect.signature(_imported(model.class_path)).parameters
-        data_class = _imported(data.class_path)
+        needs = inspect.signature(imported(model.class_path)).parameters
+        data_class = imported(data.class_path)
         for name in ("vocabulary", "num_types"):
             has = hasattr(data_class, name) or name in inspect.signature(data_class).parameters
             if name in needs and not has:
@@ -127,11 +131,6 @@ def main(args: list[str] | None = None) -> None:
         )
     except (ArgumentError, MisconfigurationException, ValueError, OSError) as error:
         _stop(error)
-
-
-def _imported(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
 
 
 def _stop(error: Exception) -> NoReturn:

@@ -45,7 +45,7 @@ def to_factory(plain: dict[str, Any]) -> LayerFactory:
         ValueError: if there is no such class, it is not an Ising layer, or it does not have an argument; arguments are
             plain data and dataclasses, so that a checkpoint cannot name anything else to be called.
     """
-    kind = _imported(plain["class_path"])
+    kind = imported(plain["class_path"])
     if not (isinstance(kind, type) and issubclass(kind, IsingLayer)):
         raise ValueError(
             f"{plain['class_path']!r} is not an Ising layer: give a subclass of hybrid_attention.IsingLayer."
@@ -102,7 +102,7 @@ def _built(value: Any) -> Any:
         return [_built(item) for item in value]
     if isinstance(value, dict):
         if "class_path" in value:
-            kind = _imported(value["class_path"])
+            kind = imported(value["class_path"])
             if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
                 raise ValueError(f"{value['class_path']!r} is not a dataclass: an argument of a layer has to be one.")
             return kind(**_built(value.get("init_args") or {}))
@@ -110,7 +110,8 @@ def _built(value: Any) -> Any:
     return value
 
 
-def _imported(path: str) -> Any:
+def imported(path: str) -> Any:
+    """Return what an import path names, or raise ValueError."""
     module, _, name = path.rpartition(".")
     try:
         return getattr(import_module(module), name)

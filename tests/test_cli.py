@@ -216,3 +216,14 @@ def test_validation_says_on_what_and_random_weights_are_pointed_out(capsys):
     assert "No --ckpt_path was given: validate runs on random weights." in out
     assert "Validating 1 block(s) of BoltzmannAttention" in out
     assert re.search(r"val_accuracy\s+\d\.\d+", out)
+
+
+def test_predictions_are_never_overwritten():
+    fit("--test_after_fit=false")
+    predict = ["predict", "--ckpt_path", the_best(), "--trainer.enable_progress_bar=false", "--trainer.logger=false"]
+    main(predict)
+    (before,) = Path().glob("predictions.pt")
+    content = before.read_bytes()
+    with pytest.raises(SystemExit, match=r"predictions\.pt' exists: move it away"):
+        main(predict)
+    assert before.read_bytes() == content

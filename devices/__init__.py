@@ -1,6 +1,7 @@
-"""Quantum devices and circuits: the DQA operation for any QNode, and devices by name."""
+"""Quantum devices and circuits: the DQA operation, the device hybrid.statevector, and devices by name."""
 
 from devices.configuration import make_device
 from devices.dqa import DQA
+from devices.statevector import HybridStatevector
 
-__all__ = ["DQA", "make_device"]
+__all__ = ["DQA", "HybridStatevector", "make_device"]

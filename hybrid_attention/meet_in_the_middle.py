@@ -14,9 +14,9 @@ so a row costs O(2^(T/2)) memory and O(2^T) multiplications, forward and backwar
 A and B for each spin, exp(-2 |h_j|) where spin j opposes its field, which keeps them accurate at any field; and W by
 its largest entry.
 
-Both halves stand side by side in one tensor (groups, 2, 2^ceil(T/2), rows), half a first. At odd T half a is a spin
-short: its table ends with a block of zeros. The code counts every tensor operation: below T = 12 they cost more than
-the arithmetic.
+The tables of both halves stand one below the other in one tensor (groups, 2^a + 2^b, rows), half a first, and every
+product of a batch of matrices gives a tensor of its own: written into a part of another one, torch would multiply
+one matrix at a time. Below T = 12 the tensor operations cost more than the arithmetic.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,20 +30,20 @@ from torch.autograd.function import once_differentiable
 from hybrid_attention.pair_weights import pair_gradient, pair_weights
 from hybrid_attention.precision import without_autocast
 from hybrid_attention.row_order import Bucket
-from hybrid_attention.state_tables import occupations, penalties
+from hybrid_attention.state_tables import half_occupations, half_penalties
 
 _PIECE_ENTRIES = 2**20
 _SAVED_ENTRIES = 2**22
 _SMALLEST_MARGIN = 1e14
-_WORTH_SLICING = 12
 _NEVER = 1e4
 
 
 class _Tables(NamedTuple):
-    """The tables of a piece of a bucket, (groups, 2, states, rows)."""
+    """The tables of a piece of a bucket, (groups, 2^a + 2^b, rows) but for the last."""
 
-    factors: Tensor  # A / Z and B
-    probability: Tensor  # V A / Z and U B / Z
+    factors: Tensor  # A and B
+    weights: Tensor  # V A and U B
+    inverse: Tensor  # 1 / Z, (groups, 1, rows), and 0 in rows that were found to underflow
 
 
 class MeetInTheMiddle(Function):
@@ -64,33 +64,29 @@ class MeetInTheMiddle(Function):
         costs = _spin_costs(fields, absent, buckets)
         p = torch.zeros_like(fields)
         underflow = torch.zeros_like(fields[:, :, :1], dtype=torch.bool) if careful else None
-        entries = sum(2 ** ((b.size + 3) // 2) * (b.stop - b.start) for b in buckets) * fields[0, :, 0].numel()
+        rows = fields[0, :, 0].numel()
+        entries = sum(_row_entries(bucket.size) * (bucket.stop - bucket.start) for bucket in buckets) * rows
         keep = any(ctx.needs_input_grad) and entries <= _SAVED_ENTRIES
-        threshold = torch.finfo(fields.dtype).tiny * _SMALLEST_MARGIN
         kept: list[Tensor] = []
         smallest = []
         for bucket in buckets:
-            weights = pair_weights(bucket.couplings(couplings), fields.dtype)
-            for piece, rows in _pieces(bucket, costs):
-                tables, partition = _solve(rows, weights, bucket)
-                smallest.append(partition.amin())
+            pairs = _pair_table(bucket, couplings)
+            for piece, part in _pieces(bucket, costs):
+                tables, sums = _solve(part, pairs, bucket.size, careful)
+                smallest.append(sums[:, bucket.size :].amin())
                 if underflow is not None:
-                    tiny = ~(partition >= threshold)
-                    tables.factors[:, 0].masked_fill_(tiny, 0)
-                    tables.probability.masked_fill_(tiny.unsqueeze(1), 0)
-                    bucket.put(underflow, tiny, piece)
-                n = occupations((bucket.size + 1) // 2, p.dtype, p.device)
-                bucket.put(p, _whole(_each_half(n, tables.probability), bucket.size), piece)
+                    bucket.put(underflow, tables.inverse == 0, piece)
+                bucket.put(p, sums[:, : bucket.size] * tables.inverse, piece)
                 if keep:
                     kept += tables
             if keep:
-                kept.append(weights)
+                kept.append(pairs)
         p.clamp_(max=1)
         if absent is not None:
-            p.mul_(~absent)
-        amiss = ~(torch.stack(smallest).amin() >= threshold) if smallest else torch.zeros((), dtype=torch.bool)
+            p.masked_fill_(absent, 0)
+        amiss = ~(_least(smallest) >= _smallest_partition(p.dtype)) if smallest else p.new_zeros((), dtype=torch.bool)
         ctx.buckets, ctx.kept, ctx.careful = buckets, keep, careful
-        ctx.save_for_backward(fields, couplings, absent, p, underflow, *kept)
+        ctx.save_for_backward(fields, couplings, absent, p, *kept)
         ctx.mark_non_differentiable(amiss, *([] if underflow is None else [underflow]))
         return p, underflow, amiss
 
@@ -99,7 +95,7 @@ class MeetInTheMiddle(Function):
     @without_autocast
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
         """Return the gradients for fields and couplings."""
-        fields, couplings, absent, p, underflow, *kept = ctx.saved_tensors
+        fields, couplings, absent, p, *kept = ctx.saved_tensors
         stored = iter(kept)
         if absent is not None:
             grad = grad.masked_fill(absent, 0)
@@ -110,22 +106,22 @@ class MeetInTheMiddle(Function):
         for bucket in ctx.buckets:
             pieces = list(_pieces(bucket, costs))
             if ctx.kept:
-                solved = [_Tables(next(stored), next(stored)) for _ in pieces]
-                weights = next(stored)
+                solved = [_Tables(next(stored), next(stored), next(stored)) for _ in pieces]
+                pairs = next(stored)
             else:
-                weights = pair_weights(bucket.couplings(couplings), fields.dtype)
-            sums = None
-            for number, (piece, rows) in enumerate(pieces):
-                tables = solved[number] if ctx.kept else _solve_again(rows, weights, bucket, underflow, piece)
-                g, g_mean = bucket.take(grad, piece), bucket.take(mean, piece)
-                values, weighted = _field_gradient(tables, weights, bucket, g, g_mean)
+                pairs = _pair_table(bucket, couplings)
+            pair_sums = None
+            for number, (piece, part) in enumerate(pieces):
+                tables = solved[number] if ctx.kept else _solve(part, pairs, bucket.size, ctx.careful)[0]
+                slopes = torch.cat((bucket.take(grad, piece), -bucket.take(mean, piece)), dim=1).mul_(tables.inverse)
+                values, weighted = _field_gradient(tables, pairs, slopes)
                 bucket.put(grad_fields, values, piece)
                 if grad_couplings is not None:
-                    sums = _add_pair_sums(sums, tables.factors, weighted, weights, bucket)
-            if grad_couplings is not None and sums is not None:
-                bucket.add_couplings_gradient(grad_couplings, pair_gradient(sums.mul_(weights), bucket.size))
+                    pair_sums = _add_pair_sums(pair_sums, tables.factors, weighted, pairs)
+            if grad_couplings is not None and pair_sums is not None:
+                bucket.add_couplings_gradient(grad_couplings, pair_gradient(pair_sums.mul_(pairs), bucket.size))
         if absent is not None:
-            grad_fields.mul_(~absent)
+            grad_fields.masked_fill_(absent, 0)
         return grad_fields, grad_couplings, None, None, None
 
 
@@ -133,7 +129,7 @@ def _spin_costs(fields: Tensor, absent: Tensor | None, buckets: Sequence[Bucket]
     """Return what each spin costs at -1 and at +1, max(h, 0) and max(-h, 0): (V, G, T, 2, R).
 
     In a bucket that shares couplings, an absent spin is pinned to +1: it costs too much at -1. In the other buckets
-    absent spins come last, and the states in which they are at -1 are left out of the tables.
+    absent spins come last, and the pair table leaves out the states in which they are at -1.
     """
     if absent is not None:
         fields = fields.masked_fill(absent, 0)
@@ -143,10 +139,24 @@ def _spin_costs(fields: Tensor, absent: Tensor | None, buckets: Sequence[Bucket]
     return costs
 
 
+def _pair_table(bucket: Bucket, couplings: Tensor) -> Tensor:
+    """Return the pair weights W of each group of the bucket, (groups, 2^b, 2^a), 0 at states that do not count."""
+    pairs = pair_weights(bucket.couplings(couplings), couplings.dtype)
+    counted = bucket.counted_states(couplings.dtype, couplings.device)
+    if counted is not None:
+        pairs.view(len(counted), -1, *pairs.shape[1:]).mul_(counted)
+    return pairs
+
+
+def _row_entries(size: int) -> int:
+    """Return how many entries the factors and the weights of a row take."""
+    return int(2 * (2 ** (size // 2) + 2 ** ((size + 1) // 2)))
+
+
 def _pieces(bucket: Bucket, rows: Tensor) -> Iterator[tuple[slice | None, Tensor]]:
     """Yield the bucket's part of (V, G, T, ..., R), cut along R so that the tables of a piece stay small."""
     groups = rows.shape[1] * (bucket.stop - bucket.start)
-    most = max(1, _PIECE_ENTRIES // (groups * 2 ** ((bucket.size + 3) // 2)))
+    most = max(1, _PIECE_ENTRIES // (groups * _row_entries(bucket.size)))
     total = rows.shape[-1]
     if total <= most:
         yield None, bucket.take(rows, None)
@@ -156,112 +166,53 @@ def _pieces(bucket: Bucket, rows: Tensor) -> Iterator[tuple[slice | None, Tensor
         yield piece, bucket.take(rows, piece)
 
 
-def _halves(rows: Tensor, size: int) -> Tensor:
-    """Part (G, size, ...) into (G, 2, ceil(size / 2), ...); at odd size half a ends with a filler of zeros."""
-    if size % 2:
-        half = size // 2
-        rows = torch.cat((rows[:, :half], torch.zeros_like(rows[:, :1]), rows[:, half:]), dim=1)
-    return rows.unflatten(1, (2, -1))
+def _smallest_partition(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).tiny * _SMALLEST_MARGIN
 
 
-def _whole(halves: Tensor, size: int) -> Tensor:
-    """Undo _halves, dropping the filler: (G, 2, ceil(size / 2), R) -> (G, size, R)."""
-    rows = halves.flatten(1, 2)
-    if size % 2:
-        half = size // 2
-        rows = torch.cat((rows[:, :half], rows[:, half + 1 :]), dim=1)
-    return rows
+def _least(values: Sequence[Tensor]) -> Tensor:
+    return values[0] if len(values) == 1 else torch.stack(list(values)).amin()
 
 
-def _each_half(matrix: Tensor, halves: Tensor) -> Tensor:
-    """Multiply (m, n) with both halves: (G, 2, n, R) -> (G, 2, m, R)."""
-    groups = halves.shape[0]
-    flat = halves.reshape(2 * groups, halves.shape[2], -1)
-    return torch.bmm(matrix.expand(2 * groups, -1, -1), flat).view(groups, 2, len(matrix), -1)
-
-
-def _solve(costs: Tensor, weights: Tensor, bucket: Bucket) -> tuple[_Tables, Tensor]:
-    """Return the tables of a piece from the costs of its spins (G, size, 2, R), and Z (G, 1, R)."""
-    spins = (bucket.size + 1) // 2
-    halves = _halves(costs, bucket.size).flatten(2, 3)
-    factors = _each_half(penalties(spins, costs.dtype, costs.device), halves).exp_()
-    counted = bucket.counted_states(costs.dtype, costs.device)
-    if counted is not None:
-        factors.view(len(counted), -1, *factors.shape[1:]).mul_(counted)
-    probability = _sum_other_half(factors, weights, bucket).mul_(factors)
-    partition = probability[:, 1].sum(1, keepdim=True)
+def _solve(costs: Tensor, pairs: Tensor, size: int, careful: bool) -> tuple[_Tables, Tensor]:
+    """Return the tables of a piece from the costs of its spins (G, size, 2, M), and Z p_j and Z (G, size + 1, M)."""
+    factors = _each_group(half_penalties(size, costs.dtype, costs.device), costs.flatten(1, 2)).exp_()
+    weights = _sum_other_half(factors, pairs).mul_(factors)
+    sums = _each_group(half_occupations(size, costs.dtype, costs.device), weights)
+    partition = sums[:, size:]
     inverse = partition.reciprocal()
-    probability.mul_(inverse.unsqueeze(1))
-    factors[:, 0].mul_(inverse)
-    return _Tables(factors, probability), partition
+    if careful:
+        inverse.masked_fill_(~(partition >= _smallest_partition(costs.dtype)), 0)
+    return _Tables(factors, weights, inverse), sums
 
 
-def _solve_again(
-    costs: Tensor, weights: Tensor, bucket: Bucket, underflow: Tensor | None, piece: slice | None
-) -> _Tables:
-    """Return the tables of a piece that were not kept, with those of the rows that underflow at zero."""
-    tables, _ = _solve(costs, weights, bucket)
-    if underflow is not None:
-        tiny = bucket.take(underflow, piece)
-        tables.factors[:, 0].masked_fill_(tiny, 0)
-        tables.probability.masked_fill_(tiny.unsqueeze(1), 0)
-    return tables
+def _each_group(matrix: Tensor, tables: Tensor) -> Tensor:
+    """Multiply (m, n) with the table of each group: (G, n, M) -> (G, m, M)."""
+    return torch.bmm(matrix.expand(len(tables), -1, -1), tables)
 
 
-def _sum_other_half(halves: Tensor, weights: Tensor, bucket: Bucket) -> Tensor:
+def _sum_other_half(halves: Tensor, pairs: Tensor) -> Tensor:
     """Return W^T B and W A for tables A and B, in the same layout."""
-    if not _sliced(bucket) and bucket.size % 2 == 0:
-        sums = torch.empty_like(halves)
-        first, second = halves.unbind(1)
-        first_sums, second_sums = sums.unbind(1)
-        torch.bmm(weights.mT, second, out=first_sums)
-        torch.bmm(weights, first, out=second_sums)
-        return sums
-    sums = torch.zeros_like(halves)
-    states = weights.shape[2]
-    for groups, second_states in _parts(weights, bucket):
-        w = weights[groups, :second_states]
-        torch.bmm(w.mT, halves[groups, 1, :second_states], out=sums[groups, 0, :states])
-        torch.bmm(w, halves[groups, 0, :states], out=sums[groups, 1, :second_states])
-    return sums
+    states = pairs.shape[2]
+    return torch.cat((torch.bmm(pairs.mT, halves[:, states:]), torch.bmm(pairs, halves[:, :states])), dim=1)
 
 
-def _sliced(bucket: Bucket) -> bool:
-    return bucket.reaches is not None and len(bucket.reaches) > 1 and bucket.size > _WORTH_SLICING
+def _field_gradient(tables: _Tables, pairs: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return dL/dh (G, size, M), and A d_a / Z and B d_b / Z, from g / Z and -g . p / Z (G, size + 1, M).
 
-
-def _parts(weights: Tensor, bucket: Bucket) -> list[tuple[slice, int]]:
-    """Return groups and how many states of half b they use: large tables are cut to the reach of each group."""
-    if bucket.reaches is None or not _sliced(bucket):
-        return [(slice(None), weights.shape[1])]
-    each = weights.shape[0] // len(bucket.reaches)
-    return [
-        (slice(place * each, (place + 1) * each), 2 ** (reach - bucket.size // 2))
-        for place, reach in enumerate(bucket.reaches)
-    ]
-
-
-def _field_gradient(
-    tables: _Tables, weights: Tensor, bucket: Bucket, grad: Tensor, mean: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return dL/dh (G, size, R), and the tables A d_a / Z and B d_b; the constant - g . p is counted in half a."""
-    n = occupations((bucket.size + 1) // 2, grad.dtype, grad.device)
-    deviation = _each_half(n.T, _halves(grad, bucket.size))
-    deviation[:, 0] -= mean
+    The constant -g . p is counted in half b.
+    """
+    size = slopes.shape[1] - 1
+    n = half_occupations(size, slopes.dtype, slopes.device)
+    deviation = _each_group(n.T, slopes)
     weighted = tables.factors * deviation
-    sums = _sum_other_half(weighted, weights, bucket).mul_(tables.factors).addcmul_(deviation, tables.probability)
-    return _whole(_each_half(n, sums), bucket.size).mul_(2), weighted
+    sums = _sum_other_half(weighted, pairs).mul_(tables.factors).addcmul_(deviation, tables.weights)
+    return _each_group(n[:size], sums).mul_(2), weighted
 
 
-def _add_pair_sums(sums: Tensor | None, factors: Tensor, weighted: Tensor, weights: Tensor, bucket: Bucket) -> Tensor:
+def _add_pair_sums(total: Tensor | None, factors: Tensor, weighted: Tensor, pairs: Tensor) -> Tensor:
     """Add B (A d_a)^T + (B d_b) A^T, summed over rows, to (G, 2^b, 2^a)."""
-    if sums is None and not _sliced(bucket) and bucket.size % 2 == 0:
-        (first, second), (first_weighted, second_weighted) = factors.unbind(1), weighted.unbind(1)
-        return torch.bmm(second, first_weighted.mT).baddbmm_(second_weighted, first.mT)
-    sums = torch.zeros_like(weights) if sums is None else sums
-    states = weights.shape[2]
-    for groups, second_states in _parts(weights, bucket):
-        target = sums[groups, :second_states]
-        target.baddbmm_(factors[groups, 1, :second_states], weighted[groups, 0, :states].mT)
-        target.baddbmm_(weighted[groups, 1, :second_states], factors[groups, 0, :states].mT)
-    return sums
+    states = pairs.shape[2]
+    second, first_weighted = factors[:, states:], weighted[:, :states].mT
+    total = torch.bmm(second, first_weighted) if total is None else total.baddbmm_(second, first_weighted)
+    return total.baddbmm_(weighted[:, states:], factors[:, :states].mT)

@@ -55,13 +55,13 @@ class Bucket:
         return (couplings * _within(self.reaches, self.size, couplings.dtype, couplings.device)).flatten(0, 1)
 
     def counted_states(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        """Return 1 for the states that count and 0 for the others, (V or 1, 1, 2, 2^ceil(size / 2), 1); None if all do.
+        """Return 1 where spins past a row's reach are at +1 and 0 at other states, (V, 1, 2^b, 2^a); None if all count.
 
-        Spins past a row's reach, and the filler that half a ends with at odd size, count at +1 alone.
+        Half a holds the first a = size // 2 spins, half b the rest.
         """
-        if self.size % 2 == 0 and (self.reaches is None or len(self.reaches) == 1):
+        if self.reaches is None or len(self.reaches) == 1:
             return None
-        return _counted_states(self.reaches or (self.size,), self.size, dtype, device)
+        return _counted_states(self.reaches, self.size, dtype, device)
 
     def add_couplings_gradient(self, total: Tensor, grad: Tensor) -> None:
         """Add the gradient of `couplings` to (G, T, T)."""
@@ -73,12 +73,11 @@ class Bucket:
 
 @lru_cache(maxsize=256)
 def _counted_states(reaches: tuple[int, ...], size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    half, table = size // 2, 2 ** ((size + 1) // 2)
+    half = size // 2
     with torch.inference_mode(False):
-        counted = torch.zeros(len(reaches), 1, 2, table, 1, dtype=dtype, device=device)
+        counted = torch.zeros(len(reaches), 1, 2 ** (size - half), 2**half, dtype=dtype, device=device)
         for row, reach in enumerate(reaches):
-            counted[row, :, 0, : 2 ** min(reach, half)] = 1
-            counted[row, :, 1, : 2 ** max(reach - half, 0)] = 1
+            counted[row, :, : 2 ** max(reach - half, 0), : 2 ** min(reach, half)] = 1
         return counted
 
 

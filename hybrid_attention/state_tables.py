@@ -35,11 +35,30 @@ def spin_products(num_spins: int, dtype: torch.dtype, device: torch.device) -> T
 
 
 @lru_cache(maxsize=256)
-def penalties(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return -2 where a state has spin j at -1, or at +1: (2^num_spins, 2 num_spins), a column for each j and sign.
+def half_penalties(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return -2 where a state of a half has spin j at -1, or at +1, and 0 at the spins of the other half.
 
-    Times the costs max(h_j, 0) and max(-h_j, 0) it gives h . s - sum_j |h_j|, without cancellation.
+    The 2^a + 2^b states of halves of a = num_spins // 2 and b spins are rows, half a first, and each j and sign is a
+    column: (2^a + 2^b, 2 num_spins). Times the costs max(h_j, 0) and max(-h_j, 0) it gives h . s - sum_j |h_j| of the
+    half, without cancellation.
     """
     with torch.inference_mode(False):
-        n = occupations(num_spins, dtype, device)
-        return -2 * torch.stack((1 - n, n), dim=1).flatten(0, 1).T.contiguous()
+        first, second = (occupations(k, dtype, device) for k in _halves(num_spins))
+        opposed = [-2 * torch.stack((1 - n, n), dim=1).flatten(0, 1).T for n in (first, second)]
+        return torch.block_diag(*opposed).to(dtype)
+
+
+@lru_cache(maxsize=256)
+def half_occupations(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the occupations of the states of two halves, side by side as the rows of half_penalties are.
+
+    (num_spins + 1, 2^a + 2^b): 0 at the spins of the other half; the last row is 1 at the states of half a.
+    """
+    with torch.inference_mode(False):
+        first, second = (occupations(k, dtype, device) for k in _halves(num_spins))
+        ones = torch.cat((torch.ones_like(first[0]) if len(first) else first.new_ones(1), torch.zeros_like(second[0])))
+        return torch.cat((torch.block_diag(first, second), ones.unsqueeze(0))).to(dtype)
+
+
+def _halves(num_spins: int) -> tuple[int, int]:
+    return num_spins // 2, num_spins - num_spins // 2

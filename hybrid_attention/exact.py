@@ -7,7 +7,8 @@ from torch import Tensor
 
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.log_domain import LogDomainEnumeration
-from hybrid_attention.meet_in_the_middle import MeetInTheMiddle
+from hybrid_attention.meet_in_the_middle import MeetInTheMiddle, smallest_partition
+from hybrid_attention.precision import full_precision
 from hybrid_attention.row_order import Bucket, RowOrder, plan_rows
 
 MAX_SPINS = 24
@@ -40,7 +41,7 @@ def exact_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None = 
     dtype = fields.dtype
     working = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     fields, couplings = fields.to(working), couplings.to(working).triu(1)
-    with torch.autocast(fields.device.type, enabled=False):
+    with full_precision(fields.device):
         return broadcast_marginals(fields, couplings, present, leading).to(dtype)
 
 
@@ -130,7 +131,8 @@ def _row_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None) ->
         reach = torch.tensor(order.pinned, device=fields.device).view(-1, 1, 1, 1)
         rows, pairs = _pin(rows, couplings, mask, reach)
     absent = None if mask is None else ~mask
-    p, underflow, amiss = MeetInTheMiddle.apply(rows, pairs, absent, order.buckets, False)
+    p, underflow, least = MeetInTheMiddle.apply(rows, pairs, absent, order.buckets, False)
+    amiss = not float(least) >= smallest_partition(p.dtype)
     if amiss:
         p, underflow, _ = MeetInTheMiddle.apply(rows, pairs, absent, order.buckets, True)
     if order.rows is not None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_attention.ising import num_pairs
+from hybrid_attention.precision import full_precision
 
 
 class IsingLayer(nn.Module, ABC):
@@ -50,9 +51,8 @@ class IsingLayer(nn.Module, ABC):
             raise ValueError(f"{size} spins were asked for: the layer has 0 to {self.num_spins}.")
         if self.couplings is None:
             return torch.zeros(self.num_heads, size, size)
-        index = _pair_lookup(self.num_spins, self.couplings.device)[:size, :size]
         padded = nn.functional.pad(self.couplings, (0, 1))
-        return padded[:, index]
+        return padded[:, _pair_lookup(self.num_spins, size, self.couplings.device)]
 
     def forward(self, fields: Tensor, present: Tensor | None = None) -> Tensor:
         """Return the marginals p_j = P(s_j = +1).
@@ -70,7 +70,7 @@ class IsingLayer(nn.Module, ABC):
             ValueError: if the shapes do not fit or a present field is not finite.
         """
         self._check(fields, present)
-        with torch.autocast(fields.device.type, enabled=False):
+        with full_precision(fields.device):
             working = fields if fields.dtype in (torch.float32, torch.float64) else fields.float()
             return self.marginals(working, present).to(fields.dtype)
 
@@ -103,11 +103,8 @@ class IsingLayer(nn.Module, ABC):
             return
         if present.dtype != torch.bool:
             raise TypeError(f"present is {present.dtype}: give a bool tensor, True where a spin is present.")
-        try:
-            fits = torch.broadcast_shapes(present.shape, fields.shape) == fields.shape
-        except RuntimeError:
-            fits = False
-        if not fits:
+        sizes = zip(reversed(present.shape), reversed(fields.shape), strict=False)
+        if present.dim() > fields.dim() or any(size not in (1, whole) for size, whole in sizes):
             raise ValueError(
                 f"present has shape {tuple(present.shape)}, which does not broadcast to the fields' "
                 f"{tuple(fields.shape)}: give a mask of that shape or of size 1 where it repeats."
@@ -149,12 +146,12 @@ def check_finite_couplings(couplings: Tensor) -> None:
 
 
 @lru_cache(maxsize=64)
-def _pair_lookup(num_spins: int, device: torch.device) -> Tensor:
-    """Return (T, T): the place of each pair in the row-by-row upper triangle, and one past its end on the diagonal."""
+def _pair_lookup(num_spins: int, size: int, device: torch.device) -> Tensor:
+    """Return (size, size): the place of each pair among those of all spins, and one past their end on the diagonal."""
     with torch.inference_mode(False):
         lookup = torch.full((num_spins, num_spins), num_pairs(num_spins), device=device)
         rows, columns = torch.triu_indices(num_spins, num_spins, offset=1, device=device)
         places = torch.arange(num_pairs(num_spins), device=device)
         lookup[rows, columns] = places
         lookup[columns, rows] = places
-        return lookup
+        return lookup[:size, :size].contiguous()

@@ -12,7 +12,7 @@ where N holds the occupations n = (s + 1) / 2 of the states. With g = dL/dp and 
 
 so a row costs O(2^(T/2)) memory and O(2^T) multiplications, forward and backward. All factors are scaled to at most 1:
 A and B for each spin, exp(-2 |h_j|) where spin j opposes its field, which keeps them accurate at any field; and W by
-its largest entry.
+its largest entry where energies are large.
 
 The tables of both halves stand one below the other in one tensor (groups, 2^a + 2^b, rows), half a first, and every
 product of a batch of matrices gives a tensor of its own: written into a part of another one, torch would multiply
@@ -53,24 +53,25 @@ class MeetInTheMiddle(Function):
     (V, G or 1, T, 1) or None, buckets along V, and whether to look for rows whose partition function underflows.
 
     Output: p (V, G, T, R), 0 at absent spins and in the rows that were found to underflow; bool (V, G, 1, R), True in
-    those rows, or None; and bool (), True if some partition function underflows or is NaN.
+    those rows, or None; and the least partition function (), NaN if one is NaN.
     """
 
     @staticmethod
     def forward(
         ctx: Any, fields: Tensor, couplings: Tensor, absent: Tensor | None, buckets: Sequence[Bucket], careful: bool
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return the marginals, which rows underflow, and whether any does."""
+        """Return the marginals, which rows underflow, and the least partition function."""
         costs = _spin_costs(fields, absent, buckets)
         p = torch.zeros_like(fields)
         underflow = torch.zeros_like(fields[:, :, :1], dtype=torch.bool) if careful else None
-        rows = fields[0, :, 0].numel()
+        rows = fields.shape[1] * fields.shape[3]
         entries = sum(_row_entries(bucket.size) * (bucket.stop - bucket.start) for bucket in buckets) * rows
         keep = any(ctx.needs_input_grad) and entries <= _SAVED_ENTRIES
+        largest_energy = float(couplings.abs().sum())
         kept: list[Tensor] = []
         smallest = []
         for bucket in buckets:
-            pairs = _pair_table(bucket, couplings)
+            pairs = _pair_table(bucket, couplings, largest_energy)
             for piece, part in _pieces(bucket, costs):
                 tables, sums = _solve(part, pairs, bucket.size, careful)
                 smallest.append(sums[:, bucket.size :].amin())
@@ -84,11 +85,11 @@ class MeetInTheMiddle(Function):
         p.clamp_(max=1)
         if absent is not None:
             p.masked_fill_(absent, 0)
-        amiss = ~(_least(smallest) >= _smallest_partition(p.dtype)) if smallest else p.new_zeros((), dtype=torch.bool)
-        ctx.buckets, ctx.kept, ctx.careful = buckets, keep, careful
+        ctx.buckets, ctx.kept, ctx.careful, ctx.largest_energy = buckets, keep, careful, largest_energy
         ctx.save_for_backward(fields, couplings, absent, p, *kept)
-        ctx.mark_non_differentiable(amiss, *([] if underflow is None else [underflow]))
-        return p, underflow, amiss
+        least = _least(smallest) if smallest else p.new_ones(())
+        ctx.mark_non_differentiable(least, *([] if underflow is None else [underflow]))
+        return p, underflow, least
 
     @staticmethod
     @once_differentiable
@@ -109,7 +110,7 @@ class MeetInTheMiddle(Function):
                 solved = [_Tables(next(stored), next(stored), next(stored)) for _ in pieces]
                 pairs = next(stored)
             else:
-                pairs = _pair_table(bucket, couplings)
+                pairs = _pair_table(bucket, couplings, ctx.largest_energy)
             pair_sums = None
             for number, (piece, part) in enumerate(pieces):
                 tables = solved[number] if ctx.kept else _solve(part, pairs, bucket.size, ctx.careful)[0]
@@ -139,9 +140,9 @@ def _spin_costs(fields: Tensor, absent: Tensor | None, buckets: Sequence[Bucket]
     return costs
 
 
-def _pair_table(bucket: Bucket, couplings: Tensor) -> Tensor:
+def _pair_table(bucket: Bucket, couplings: Tensor, largest_energy: float) -> Tensor:
     """Return the pair weights W of each group of the bucket, (groups, 2^b, 2^a), 0 at states that do not count."""
-    pairs = pair_weights(bucket.couplings(couplings), couplings.dtype)
+    pairs = pair_weights(bucket.couplings(couplings), largest_energy)
     counted = bucket.counted_states(couplings.dtype, couplings.device)
     if counted is not None:
         pairs.view(len(counted), -1, *pairs.shape[1:]).mul_(counted)
@@ -166,7 +167,8 @@ def _pieces(bucket: Bucket, rows: Tensor) -> Iterator[tuple[slice | None, Tensor
         yield piece, bucket.take(rows, piece)
 
 
-def _smallest_partition(dtype: torch.dtype) -> float:
+def smallest_partition(dtype: torch.dtype) -> float:
+    """Return the least partition function whose row needs no other way: all of its states that count are in range."""
     return torch.finfo(dtype).tiny * _SMALLEST_MARGIN
 
 
@@ -182,7 +184,7 @@ def _solve(costs: Tensor, pairs: Tensor, size: int, careful: bool) -> tuple[_Tab
     partition = sums[:, size:]
     inverse = partition.reciprocal()
     if careful:
-        inverse.masked_fill_(~(partition >= _smallest_partition(costs.dtype)), 0)
+        inverse.masked_fill_(~(partition >= smallest_partition(costs.dtype)), 0)
     return _Tables(factors, weights, inverse), sums
 
 

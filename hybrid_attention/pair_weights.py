@@ -9,17 +9,18 @@ from hybrid_attention.state_tables import spin_products, spins
 
 _SMALL = 8
 _LARGEST_FLOAT32_ENERGY = 64
+_LARGEST_UNSCALED_ENERGY = 32
 
 
-def pair_weights(couplings: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return W, scaled to a maximum of 1: couplings (G, T, T), strict upper triangle -> (G, 2^b, 2^a), a = T // 2.
+def pair_weights(couplings: Tensor, largest_energy: float) -> Tensor:
+    """Return W, up to a factor for each group: couplings (G, T, T), strict upper triangle -> (G, 2^b, 2^a), a = T // 2.
 
-    Where energies can exceed 64 nats they are summed in float64, as their float32 rounding would show in the weights.
+    `largest_energy` bounds the energies, in nats. Above 64 they are summed in float64, as their float32 rounding would
+    show in the weights, and above 32 the weights are scaled to a maximum of 1, lest they leave the range of float32.
     """
     size = couplings.shape[-1]
     half = size // 2
-    small = float(couplings.abs().sum()) <= _LARGEST_FLOAT32_ENERGY
-    pairs = couplings.to(dtype) if small else couplings.double()
+    pairs = couplings if largest_energy <= _LARGEST_FLOAT32_ENERGY else couplings.double()
     if size <= _SMALL:
         table = spin_products(size, pairs.dtype, pairs.device)
         exponents = (pairs.flatten(1) @ table).view(-1, 2 ** (size - half), 2**half)
@@ -32,8 +33,9 @@ def pair_weights(couplings: Tensor, dtype: torch.dtype) -> Tensor:
         left = torch.cat((second, within_second), dim=1)
         right = torch.cat((pairs[:, :half, half:].mT @ first, within_first, ones), dim=1)
         exponents = torch.bmm(left.mT, right)
-    exponents.sub_(exponents.amax((1, 2), keepdim=True))
-    return exponents.to(dtype).exp_()
+    if not largest_energy <= _LARGEST_UNSCALED_ENERGY:
+        exponents.sub_(exponents.amax((1, 2), keepdim=True))
+    return exponents.to(couplings.dtype).exp_()
 
 
 def pair_gradient(expectation: Tensor, size: int) -> Tensor:

@@ -44,12 +44,15 @@ class Bucket:
             target.copy_(values.unflatten(-1, (len(target), -1)).movedim(-2, 0))
 
     def _part(self, rows: Tensor, piece: slice | None) -> Tensor:
-        part = rows[self.start : self.stop, :, : self.size]
+        part = rows
+        if self.stop - self.start < rows.shape[0] or self.size < rows.shape[2]:
+            part = rows[self.start : self.stop, :, : self.size]
         return part if piece is None else part[..., piece]
 
     def couplings(self, couplings: Tensor) -> Tensor:
         """Return the couplings of each group, (V G, size, size) or (G, size, size), for the strict upper triangle."""
-        couplings = couplings[:, : self.size, : self.size]
+        if self.size < couplings.shape[-1]:
+            couplings = couplings[:, : self.size, : self.size]
         if self.reaches is None or len(self.reaches) == 1:
             return couplings
         return (couplings * _within(self.reaches, self.size, couplings.dtype, couplings.device)).flatten(0, 1)

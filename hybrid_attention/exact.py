@@ -61,9 +61,9 @@ class ExactLayer(IsingLayer):
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
         """Return the exact marginals, (batch, H, ..., T)."""
         length = fields.shape[-1]
-        couplings = self.coupling_matrix(length).to(fields.dtype)
-        between = (1,) * (fields.dim() - 3)
-        couplings = couplings.view(self.num_heads, *between, length, length)
+        couplings = self.upper_couplings(length).to(fields.dtype)
+        if fields.dim() > 3:
+            couplings = couplings.view(self.num_heads, *(1,) * (fields.dim() - 3), length, length)
         return broadcast_marginals(fields, couplings, present, fields.shape[:-1])
 
 
@@ -89,7 +89,7 @@ def broadcast_marginals(fields: Tensor, couplings: Tensor, present: Tensor | Non
     order = [*varied, *groups, dims, *repeats]
     sizes = [math.prod(leading[d] for d in part) for part in (varied, groups, repeats)]
 
-    rows = fields.expand(*leading, length).permute(order)
+    rows = (fields if fields.shape[:-1] == leading else fields.expand(*leading, length)).permute(order)
     p = _group_marginals(
         rows.reshape(sizes[0], sizes[1], length, sizes[2]),
         coupled.reshape(sizes[1], length, length),
@@ -100,7 +100,8 @@ def broadcast_marginals(fields: Tensor, couplings: Tensor, present: Tensor | Non
 
 def _aligned(tensor: Tensor, dims: int, last: int) -> Tensor:
     """Prepend dimensions of size 1 until there are `dims` leading ones."""
-    return tensor[(None,) * (dims + last - tensor.dim())]
+    missing = dims + last - tensor.dim()
+    return tensor[(None,) * missing] if missing else tensor
 
 
 def _group_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from hybrid_attention.ising import num_pairs
+from hybrid_attention.ising import num_pairs, pair_index
 from hybrid_attention.precision import full_precision
 
 
@@ -46,13 +46,22 @@ class IsingLayer(nn.Module, ABC):
 
     def coupling_matrix(self, num_spins: int | None = None) -> Tensor:
         """Return J of the first `num_spins` spins: (H, T, T), symmetric, zero diagonal, in nats."""
+        upper = self.upper_couplings(num_spins)
+        return upper + upper.mT
+
+    def upper_couplings(self, num_spins: int | None = None) -> Tensor:
+        """Return the strict upper triangle of J of the first `num_spins` spins, and 0 below: (H, T, T), in nats."""
         size = self.num_spins if num_spins is None else num_spins
         if not 0 <= size <= self.num_spins:
             raise ValueError(f"{size} spins were asked for: the layer has 0 to {self.num_spins}.")
-        if self.couplings is None:
+        couplings = self.couplings
+        if couplings is None:
             return torch.zeros(self.num_heads, size, size)
-        padded = nn.functional.pad(self.couplings, (0, 1))
-        return padded[:, _pair_lookup(self.num_spins, size, self.couplings.device)]
+        if size < self.num_spins:
+            couplings = couplings.index_select(1, _leading_pairs(self.num_spins, size, couplings.device))
+        places = _pair_places(size, couplings.device).expand(self.num_heads, -1)
+        flat = couplings.new_zeros(self.num_heads, size * size).scatter(1, places, couplings)
+        return flat.view(self.num_heads, size, size)
 
     def forward(self, fields: Tensor, present: Tensor | None = None) -> Tensor:
         """Return the marginals p_j = P(s_j = +1).
@@ -146,12 +155,15 @@ def check_finite_couplings(couplings: Tensor) -> None:
 
 
 @lru_cache(maxsize=64)
-def _pair_lookup(num_spins: int, size: int, device: torch.device) -> Tensor:
-    """Return (size, size): the place of each pair among those of all spins, and one past their end on the diagonal."""
+def _pair_places(num_spins: int, device: torch.device) -> Tensor:
+    """Return where each pair lies in a flat (T, T) matrix: (T (T - 1) / 2,)."""
     with torch.inference_mode(False):
-        lookup = torch.full((num_spins, num_spins), num_pairs(num_spins), device=device)
-        rows, columns = torch.triu_indices(num_spins, num_spins, offset=1, device=device)
-        places = torch.arange(num_pairs(num_spins), device=device)
-        lookup[rows, columns] = places
-        lookup[columns, rows] = places
-        return lookup[:size, :size].contiguous()
+        rows, columns = pair_index(num_spins, device)
+        return rows * num_spins + columns
+
+
+@lru_cache(maxsize=64)
+def _leading_pairs(num_spins: int, size: int, device: torch.device) -> Tensor:
+    """Return which pairs of `num_spins` spins are pairs of the first `size`, in the order of those."""
+    with torch.inference_mode(False):
+        return (pair_index(num_spins, device)[1] < size).nonzero().squeeze(1)

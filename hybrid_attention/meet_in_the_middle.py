@@ -84,7 +84,7 @@ class MeetInTheMiddle(Function):
                 kept.append(pairs)
         p.clamp_(max=1)
         if absent is not None:
-            p.masked_fill_(absent, 0)
+            p.mul_(~absent)
         ctx.buckets, ctx.kept, ctx.careful, ctx.largest_energy = buckets, keep, careful, largest_energy
         ctx.save_for_backward(fields, couplings, absent, p, *kept)
         least = _least(smallest) if smallest else p.new_ones(())
@@ -122,7 +122,7 @@ class MeetInTheMiddle(Function):
             if grad_couplings is not None and pair_sums is not None:
                 bucket.add_couplings_gradient(grad_couplings, pair_gradient(pair_sums.mul_(pairs), bucket.size))
         if absent is not None:
-            grad_fields.masked_fill_(absent, 0)
+            grad_fields.mul_(~absent)
         return grad_fields, grad_couplings, None, None, None
 
 

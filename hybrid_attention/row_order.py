@@ -151,7 +151,7 @@ def _cut_buckets(reaches: Sequence[int], pinned: bool) -> list[Bucket]:
         elif size <= _MEDIUM:
             floor = max(_SMALL, size - 4)
         else:
-            floor = size - (2 if size <= _LARGE else 1)
+            floor = size - (2 if size < _LARGE - 1 else 1)
         start = stop
         while start > 0 and reaches[start - 1] > floor:
             start -= 1

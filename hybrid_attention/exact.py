@@ -7,9 +7,10 @@ from torch import Tensor
 
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.log_domain import LogDomainEnumeration
-from hybrid_attention.meet_in_the_middle import MeetInTheMiddle, smallest_partition
+from hybrid_attention.meet_in_the_middle import MeetInTheMiddle
 from hybrid_attention.precision import full_precision
 from hybrid_attention.row_order import Bucket, RowOrder, plan_rows
+from hybrid_attention.row_tables import smallest_partition
 
 MAX_SPINS = 24
 _PAIR_ENTRIES = 2**24

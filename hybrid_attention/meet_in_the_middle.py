@@ -20,6 +20,7 @@ one matrix at a time. Below T = 12 the tensor operations cost more than the arit
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -27,23 +28,53 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from hybrid_attention.direct_table import DirectTable
 from hybrid_attention.pair_weights import pair_gradient, pair_weights
 from hybrid_attention.precision import without_autocast
 from hybrid_attention.row_order import Bucket
-from hybrid_attention.state_tables import half_occupations, half_penalties
+from hybrid_attention.row_tables import each_group, field_factors, inverse_partition
+from hybrid_attention.state_tables import half_occupations
 
 _PIECE_ENTRIES = 2**20
 _SAVED_ENTRIES = 2**22
-_SMALLEST_MARGIN = 1e14
+_LARGEST_DIRECT = 7
 _NEVER = 1e4
 
 
-class _Tables(NamedTuple):
-    """The tables of a piece of a bucket, (groups, 2^a + 2^b, rows) but for the last."""
+class HalfTables(NamedTuple):
+    """The tables of the halves of rows that share couplings in groups, (groups, 2^a + 2^b, rows) but for the last."""
 
     factors: Tensor  # A and B
     weights: Tensor  # V A and U B
     inverse: Tensor  # 1 / Z, (groups, 1, rows), and 0 in rows that were found to underflow
+
+    @staticmethod
+    def row_entries(size: int) -> int:
+        """Return how many entries the tables of a row take."""
+        return int(2 * (2 ** (size // 2) + 2 ** ((size + 1) // 2)))
+
+    @staticmethod
+    def solve(costs: Tensor, pairs: Tensor, careful: bool) -> tuple["HalfTables", Tensor]:
+        """Return the tables, and Z p_j and Z (G, T + 1, M), from the costs of spins (G, T, 2, M) and W."""
+        size = costs.shape[1]
+        factors = field_factors(costs)
+        weights = _sum_other_half(factors, pairs).mul_(factors)
+        sums = each_group(half_occupations(size, costs.dtype, costs.device), weights)
+        return HalfTables(factors, weights, inverse_partition(sums[:, size:], careful)), sums
+
+    def gradient(self, pairs: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return dL/dh (G, T, M), and E[d] of the states, summed over rows (G, 2^b, 2^a).
+
+        `slopes` are g / Z and -g . p / Z (G, T + 1, M); the constant -g . p is counted in half a.
+        """
+        n = half_occupations(slopes.shape[1] - 1, slopes.dtype, slopes.device)
+        deviation = each_group(n.T, slopes)
+        weighted = self.factors * deviation
+        sums = _sum_other_half(weighted, pairs).mul_(self.factors).addcmul_(deviation, self.weights)
+        states = pairs.shape[2]
+        expectation = torch.bmm(self.factors[:, states:], weighted[:, :states].mT)
+        expectation.baddbmm_(weighted[:, states:], self.factors[:, :states].mT).mul_(pairs)
+        return each_group(n[:-1], sums).mul_(2), expectation
 
 
 class MeetInTheMiddle(Function):
@@ -65,7 +96,9 @@ class MeetInTheMiddle(Function):
         p = torch.zeros_like(fields)
         underflow = torch.zeros_like(fields[:, :, :1], dtype=torch.bool) if careful else None
         rows = fields.shape[1] * fields.shape[3]
-        entries = sum(_row_entries(bucket.size) * (bucket.stop - bucket.start) for bucket in buckets) * rows
+        entries = (
+            sum(_kind(bucket).row_entries(bucket.size) * (bucket.stop - bucket.start) for bucket in buckets) * rows
+        )
         keep = any(ctx.needs_input_grad) and entries <= _SAVED_ENTRIES
         largest_energy = float(couplings.abs().sum())
         kept: list[Tensor] = []
@@ -73,7 +106,7 @@ class MeetInTheMiddle(Function):
         for bucket in buckets:
             pairs = _pair_table(bucket, couplings, largest_energy)
             for piece, part in _pieces(bucket, costs):
-                tables, sums = _solve(part, pairs, bucket.size, careful)
+                tables, sums = _kind(bucket).solve(part, pairs, careful)
                 smallest.append(sums[:, bucket.size :].amin())
                 if underflow is not None:
                     bucket.put(underflow, tables.inverse == 0, piece)
@@ -107,20 +140,20 @@ class MeetInTheMiddle(Function):
         for bucket in ctx.buckets:
             pieces = list(_pieces(bucket, costs))
             if ctx.kept:
-                solved = [_Tables(next(stored), next(stored), next(stored)) for _ in pieces]
+                kind = _kind(bucket)
+                solved = [kind(*islice(stored, len(kind._fields))) for _ in pieces]
                 pairs = next(stored)
             else:
                 pairs = _pair_table(bucket, couplings, ctx.largest_energy)
-            pair_sums = None
+            expectation = None
             for number, (piece, part) in enumerate(pieces):
-                tables = solved[number] if ctx.kept else _solve(part, pairs, bucket.size, ctx.careful)[0]
+                tables = solved[number] if ctx.kept else _kind(bucket).solve(part, pairs, ctx.careful)[0]
                 slopes = torch.cat((bucket.take(grad, piece), -bucket.take(mean, piece)), dim=1).mul_(tables.inverse)
-                values, weighted = _field_gradient(tables, pairs, slopes)
+                values, deviation = tables.gradient(pairs, slopes)
                 bucket.put(grad_fields, values, piece)
-                if grad_couplings is not None:
-                    pair_sums = _add_pair_sums(pair_sums, tables.factors, weighted, pairs)
-            if grad_couplings is not None and pair_sums is not None:
-                bucket.add_couplings_gradient(grad_couplings, pair_gradient(pair_sums.mul_(pairs), bucket.size))
+                expectation = deviation if expectation is None else expectation.add_(deviation)
+            if grad_couplings is not None and expectation is not None:
+                bucket.add_couplings_gradient(grad_couplings, pair_gradient(expectation, bucket.size))
         if absent is not None:
             grad_fields.mul_(~absent)
         return grad_fields, grad_couplings, None, None, None
@@ -149,15 +182,14 @@ def _pair_table(bucket: Bucket, couplings: Tensor, largest_energy: float) -> Ten
     return pairs
 
 
-def _row_entries(size: int) -> int:
-    """Return how many entries the factors and the weights of a row take."""
-    return int(2 * (2 ** (size // 2) + 2 ** ((size + 1) // 2)))
+def _kind(bucket: Bucket) -> type[DirectTable] | type[HalfTables]:
+    return DirectTable if bucket.size <= _LARGEST_DIRECT else HalfTables
 
 
 def _pieces(bucket: Bucket, rows: Tensor) -> Iterator[tuple[slice | None, Tensor]]:
     """Yield the bucket's part of (V, G, T, ..., R), cut along R so that the tables of a piece stay small."""
     groups = rows.shape[1] * (bucket.stop - bucket.start)
-    most = max(1, _PIECE_ENTRIES // (groups * _row_entries(bucket.size)))
+    most = max(1, _PIECE_ENTRIES // (groups * _kind(bucket).row_entries(bucket.size)))
     total = rows.shape[-1]
     if total <= most:
         yield None, bucket.take(rows, None)
@@ -167,54 +199,11 @@ def _pieces(bucket: Bucket, rows: Tensor) -> Iterator[tuple[slice | None, Tensor
         yield piece, bucket.take(rows, piece)
 
 
-def smallest_partition(dtype: torch.dtype) -> float:
-    """Return the least partition function whose row needs no other way: all of its states that count are in range."""
-    return torch.finfo(dtype).tiny * _SMALLEST_MARGIN
-
-
 def _least(values: Sequence[Tensor]) -> Tensor:
     return values[0] if len(values) == 1 else torch.stack(list(values)).amin()
-
-
-def _solve(costs: Tensor, pairs: Tensor, size: int, careful: bool) -> tuple[_Tables, Tensor]:
-    """Return the tables of a piece from the costs of its spins (G, size, 2, M), and Z p_j and Z (G, size + 1, M)."""
-    factors = _each_group(half_penalties(size, costs.dtype, costs.device), costs.flatten(1, 2)).exp_()
-    weights = _sum_other_half(factors, pairs).mul_(factors)
-    sums = _each_group(half_occupations(size, costs.dtype, costs.device), weights)
-    partition = sums[:, size:]
-    inverse = partition.reciprocal()
-    if careful:
-        inverse.masked_fill_(~(partition >= smallest_partition(costs.dtype)), 0)
-    return _Tables(factors, weights, inverse), sums
-
-
-def _each_group(matrix: Tensor, tables: Tensor) -> Tensor:
-    """Multiply (m, n) with the table of each group: (G, n, M) -> (G, m, M)."""
-    return torch.bmm(matrix.expand(len(tables), -1, -1), tables)
 
 
 def _sum_other_half(halves: Tensor, pairs: Tensor) -> Tensor:
     """Return W^T B and W A for tables A and B, in the same layout."""
     states = pairs.shape[2]
     return torch.cat((torch.bmm(pairs.mT, halves[:, states:]), torch.bmm(pairs, halves[:, :states])), dim=1)
-
-
-def _field_gradient(tables: _Tables, pairs: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return dL/dh (G, size, M), and A d_a / Z and B d_b / Z, from g / Z and -g . p / Z (G, size + 1, M).
-
-    The constant -g . p is counted in half b.
-    """
-    size = slopes.shape[1] - 1
-    n = half_occupations(size, slopes.dtype, slopes.device)
-    deviation = _each_group(n.T, slopes)
-    weighted = tables.factors * deviation
-    sums = _sum_other_half(weighted, pairs).mul_(tables.factors).addcmul_(deviation, tables.weights)
-    return _each_group(n[:size], sums).mul_(2), weighted
-
-
-def _add_pair_sums(total: Tensor | None, factors: Tensor, weighted: Tensor, pairs: Tensor) -> Tensor:
-    """Add B (A d_a)^T + (B d_b) A^T, summed over rows, to (G, 2^b, 2^a)."""
-    states = pairs.shape[2]
-    second, first_weighted = factors[:, states:], weighted[:, :states].mT
-    total = torch.bmm(second, first_weighted) if total is None else total.baddbmm_(second, first_weighted)
-    return total.baddbmm_(weighted[:, states:], factors[:, :states].mT)

@@ -60,5 +60,13 @@ def half_occupations(num_spins: int, dtype: torch.dtype, device: torch.device) -
         return torch.cat((torch.block_diag(first, second), ones.unsqueeze(0))).to(dtype)
 
 
+@lru_cache(maxsize=256)
+def counted_occupations(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the occupations of every state and a last row of ones: (num_spins + 1, 2^num_spins)."""
+    with torch.inference_mode(False):
+        n = occupations(num_spins, dtype, device)
+        return torch.cat((n, n.new_ones(1, n.shape[1])))
+
+
 def _halves(num_spins: int) -> tuple[int, int]:
     return num_spins // 2, num_spins - num_spins // 2

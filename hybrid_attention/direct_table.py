@@ -37,11 +37,12 @@ class DirectTable(NamedTuple):
         sums = each_group(counted_occupations(size, costs.dtype, costs.device), weights)
         return DirectTable(weights, inverse_partition(sums[:, size:], careful)), sums
 
-    def gradient(self, pairs: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return dL/dh (G, T, M), and E[d] of the states, summed over rows (G, 2^b, 2^a).
+    def gradient(self, pairs: Tensor, slopes: Tensor, with_pairs: bool) -> tuple[Tensor, Tensor | None]:
+        """Return dL/dh (G, T, M), and with pairs E[d] of the states, summed over rows (G, 2^b, 2^a).
 
         `slopes` are g / Z and -g . p / Z (G, T + 1, M).
         """
         n = counted_occupations(slopes.shape[1] - 1, slopes.dtype, slopes.device)
         deviation = each_group(n.T, slopes).mul_(self.weights)
-        return each_group(n[:-1], deviation).mul_(2), deviation.sum(2).view(pairs.shape)
+        expectation = deviation.sum(2).view(pairs.shape) if with_pairs else None
+        return each_group(n[:-1], deviation).mul_(2), expectation

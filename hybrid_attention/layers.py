@@ -54,7 +54,7 @@ class IsingLayer(nn.Module, ABC):
         size = self.num_spins if num_spins is None else num_spins
         if not 0 <= size <= self.num_spins:
             raise ValueError(f"{size} spins were asked for: the layer has 0 to {self.num_spins}.")
-        couplings = self.couplings
+        couplings: Tensor | None = self.couplings
         if couplings is None:
             return torch.zeros(self.num_heads, size, size)
         if size < self.num_spins:

@@ -62,8 +62,8 @@ class HalfTables(NamedTuple):
         sums = each_group(half_occupations(size, costs.dtype, costs.device), weights)
         return HalfTables(factors, weights, inverse_partition(sums[:, size:], careful)), sums
 
-    def gradient(self, pairs: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return dL/dh (G, T, M), and E[d] of the states, summed over rows (G, 2^b, 2^a).
+    def gradient(self, pairs: Tensor, slopes: Tensor, with_pairs: bool) -> tuple[Tensor, Tensor | None]:
+        """Return dL/dh (G, T, M), and with pairs E[d] of the states, summed over rows (G, 2^b, 2^a).
 
         `slopes` are g / Z and -g . p / Z (G, T + 1, M); the constant -g . p is counted in half a.
         """
@@ -71,10 +71,13 @@ class HalfTables(NamedTuple):
         deviation = each_group(n.T, slopes)
         weighted = self.factors * deviation
         sums = _sum_other_half(weighted, pairs).mul_(self.factors).addcmul_(deviation, self.weights)
+        grad_fields = each_group(n[:-1], sums).mul_(2)
+        if not with_pairs:
+            return grad_fields, None
         states = pairs.shape[2]
         expectation = torch.bmm(self.factors[:, states:], weighted[:, :states].mT)
         expectation.baddbmm_(weighted[:, states:], self.factors[:, :states].mT).mul_(pairs)
-        return each_group(n[:-1], sums).mul_(2), expectation
+        return grad_fields, expectation
 
 
 class MeetInTheMiddle(Function):
@@ -95,10 +98,8 @@ class MeetInTheMiddle(Function):
         costs = _spin_costs(fields, absent, buckets)
         p = torch.zeros_like(fields)
         underflow = torch.zeros_like(fields[:, :, :1], dtype=torch.bool) if careful else None
-        rows = fields.shape[1] * fields.shape[3]
-        entries = (
-            sum(_kind(bucket).row_entries(bucket.size) * (bucket.stop - bucket.start) for bucket in buckets) * rows
-        )
+        bucket_rows = [(b.stop - b.start) * fields.shape[1] * fields.shape[3] for b in buckets]
+        entries = sum(_kind(b).row_entries(b.size) * rows for b, rows in zip(buckets, bucket_rows, strict=True))
         keep = any(ctx.needs_input_grad) and entries <= _SAVED_ENTRIES
         largest_energy = float(couplings.abs().sum())
         kept: list[Tensor] = []
@@ -149,9 +150,9 @@ class MeetInTheMiddle(Function):
             for number, (piece, part) in enumerate(pieces):
                 tables = solved[number] if ctx.kept else _kind(bucket).solve(part, pairs, ctx.careful)[0]
                 slopes = torch.cat((bucket.take(grad, piece), -bucket.take(mean, piece)), dim=1).mul_(tables.inverse)
-                values, deviation = tables.gradient(pairs, slopes)
+                values, deviation = tables.gradient(pairs, slopes, grad_couplings is not None)
                 bucket.put(grad_fields, values, piece)
-                expectation = deviation if expectation is None else expectation.add_(deviation)
+                expectation = deviation if expectation is None or deviation is None else expectation.add_(deviation)
             if grad_couplings is not None and expectation is not None:
                 bucket.add_couplings_gradient(grad_couplings, pair_gradient(expectation, bucket.size))
         if absent is not None:

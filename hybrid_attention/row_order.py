@@ -7,9 +7,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_SMALL = 8
+_SHORT = 8
+_SMALL = 10
 _MEDIUM = 12
-_LARGE = 16
+_LARGE = 14
 _LARGEST_REMEMBERED_MASK = 4096
 
 
@@ -149,9 +150,9 @@ def _cut_buckets(reaches: Sequence[int], pinned: bool) -> list[Bucket]:
         if size <= _SMALL:
             floor = 0
         elif size <= _MEDIUM:
-            floor = max(_SMALL, size - 4)
+            floor = _SHORT
         else:
-            floor = size - (2 if size < _LARGE - 1 else 1)
+            floor = size - (2 if size <= _LARGE else 1)
         start = stop
         while start > 0 and reaches[start - 1] > floor:
             start -= 1

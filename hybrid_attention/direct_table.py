@@ -29,20 +29,20 @@ class DirectTable(NamedTuple):
 
     @staticmethod
     def solve(costs: Tensor, pairs: Tensor, careful: bool) -> tuple["DirectTable", Tensor]:
-        """Return the table, and Z p_j and Z (G, T + 1, M), from the costs of spins (G, T, 2, M) and W (G, 2^b, 2^a)."""
+        """Return the table, and Z and Z p_j (G, T + 1, M), from the costs of spins (G, T, 2, M) and W (G, 2^b, 2^a)."""
         size, states = costs.shape[1], pairs.shape[2]
         factors = field_factors(costs)
         products = factors[:, states:].unsqueeze(2) * factors[:, :states].unsqueeze(1)
         weights = products.mul_(pairs.unsqueeze(3)).flatten(1, 2)
         sums = each_group(counted_occupations(size, costs.dtype, costs.device), weights)
-        return DirectTable(weights, inverse_partition(sums[:, size:], careful)), sums
+        return DirectTable(weights, inverse_partition(sums[:, :1], careful)), sums
 
     def gradient(self, pairs: Tensor, slopes: Tensor, with_pairs: bool) -> tuple[Tensor, Tensor | None]:
         """Return dL/dh (G, T, M), and with pairs E[d] of the states, summed over rows (G, 2^b, 2^a).
 
-        `slopes` are g / Z and -g . p / Z (G, T + 1, M).
+        `slopes` are -g . p / Z and g / Z (G, T + 1, M).
         """
         n = counted_occupations(slopes.shape[1] - 1, slopes.dtype, slopes.device)
         deviation = each_group(n.T, slopes).mul_(self.weights)
         expectation = deviation.sum(2).view(pairs.shape) if with_pairs else None
-        return each_group(n[:-1], deviation).mul_(2), expectation
+        return each_group(n[1:], deviation).mul_(2), expectation

@@ -55,23 +55,23 @@ class HalfTables(NamedTuple):
 
     @staticmethod
     def solve(costs: Tensor, pairs: Tensor, careful: bool) -> tuple["HalfTables", Tensor]:
-        """Return the tables, and Z p_j and Z (G, T + 1, M), from the costs of spins (G, T, 2, M) and W."""
+        """Return the tables, and Z and Z p_j (G, T + 1, M), from the costs of spins (G, T, 2, M) and W."""
         size = costs.shape[1]
         factors = field_factors(costs)
         weights = _sum_other_half(factors, pairs).mul_(factors)
         sums = each_group(half_occupations(size, costs.dtype, costs.device), weights)
-        return HalfTables(factors, weights, inverse_partition(sums[:, size:], careful)), sums
+        return HalfTables(factors, weights, inverse_partition(sums[:, :1], careful)), sums
 
     def gradient(self, pairs: Tensor, slopes: Tensor, with_pairs: bool) -> tuple[Tensor, Tensor | None]:
         """Return dL/dh (G, T, M), and with pairs E[d] of the states, summed over rows (G, 2^b, 2^a).
 
-        `slopes` are g / Z and -g . p / Z (G, T + 1, M); the constant -g . p is counted in half a.
+        `slopes` are -g . p / Z and g / Z (G, T + 1, M); the constant -g . p is counted in half a.
         """
         n = half_occupations(slopes.shape[1] - 1, slopes.dtype, slopes.device)
         deviation = each_group(n.T, slopes)
         weighted = self.factors * deviation
         sums = _sum_other_half(weighted, pairs).mul_(self.factors).addcmul_(deviation, self.weights)
-        grad_fields = each_group(n[:-1], sums).mul_(2)
+        grad_fields = each_group(n[1:], sums).mul_(2)
         if not with_pairs:
             return grad_fields, None
         states = pairs.shape[2]
@@ -106,16 +106,16 @@ class MeetInTheMiddle(Function):
         smallest = []
         for bucket in buckets:
             pairs = _pair_table(bucket, couplings, largest_energy)
-            for piece, part in _pieces(bucket, costs):
-                tables, sums = _kind(bucket).solve(part, pairs, careful)
-                smallest.append(sums[:, bucket.size :].amin())
-                if underflow is not None:
-                    bucket.put(underflow, tables.inverse == 0, piece)
-                bucket.put(p, sums[:, : bucket.size] * tables.inverse, piece)
-                if keep:
-                    kept += tables
             if keep:
                 kept.append(pairs)
+            for piece in _pieces(bucket, fields):
+                tables, sums = _kind(bucket).solve(bucket.take(costs, piece), pairs, careful)
+                smallest.append(sums[:, :1].amin())
+                if underflow is not None:
+                    bucket.put(underflow, tables.inverse == 0, piece)
+                bucket.put(p, sums[:, 1:] * tables.inverse, piece)
+                if keep:
+                    kept += tables
         p.clamp_(max=1)
         if absent is not None:
             p.mul_(~absent)
@@ -134,23 +134,21 @@ class MeetInTheMiddle(Function):
         stored = iter(kept)
         if absent is not None:
             grad = grad.masked_fill(absent, 0)
-        costs = grad if ctx.kept else _spin_costs(fields, absent, ctx.buckets)
+        costs = None if ctx.kept else _spin_costs(fields, absent, ctx.buckets)
         grad_fields = torch.zeros_like(p)
         grad_couplings = torch.zeros_like(couplings) if ctx.needs_input_grad[1] else None
-        mean = (grad * p).sum(2, keepdim=True)
+        slopes = torch.cat(((grad * p).sum(2, keepdim=True).neg_(), grad), dim=2)
         for bucket in ctx.buckets:
-            pieces = list(_pieces(bucket, costs))
-            if ctx.kept:
-                kind = _kind(bucket)
-                solved = [kind(*islice(stored, len(kind._fields))) for _ in pieces]
-                pairs = next(stored)
-            else:
-                pairs = _pair_table(bucket, couplings, ctx.largest_energy)
+            kind = _kind(bucket)
+            pairs = next(stored) if costs is None else _pair_table(bucket, couplings, ctx.largest_energy)
             expectation = None
-            for number, (piece, part) in enumerate(pieces):
-                tables = solved[number] if ctx.kept else _kind(bucket).solve(part, pairs, ctx.careful)[0]
-                slopes = torch.cat((bucket.take(grad, piece), -bucket.take(mean, piece)), dim=1).mul_(tables.inverse)
-                values, deviation = tables.gradient(pairs, slopes, grad_couplings is not None)
+            for piece in _pieces(bucket, fields):
+                if costs is None:
+                    tables = kind(*islice(stored, len(kind._fields)))
+                else:
+                    tables = kind.solve(bucket.take(costs, piece), pairs, ctx.careful)[0]
+                part = bucket.take(slopes, piece, bucket.size + 1).mul(tables.inverse)
+                values, deviation = tables.gradient(pairs, part, grad_couplings is not None)
                 bucket.put(grad_fields, values, piece)
                 expectation = deviation if expectation is None or deviation is None else expectation.add_(deviation)
             if grad_couplings is not None and expectation is not None:
@@ -187,17 +185,16 @@ def _kind(bucket: Bucket) -> type[DirectTable] | type[HalfTables]:
     return DirectTable if bucket.size <= _LARGEST_DIRECT else HalfTables
 
 
-def _pieces(bucket: Bucket, rows: Tensor) -> Iterator[tuple[slice | None, Tensor]]:
-    """Yield the bucket's part of (V, G, T, ..., R), cut along R so that the tables of a piece stay small."""
+def _pieces(bucket: Bucket, rows: Tensor) -> Iterator[slice | None]:
+    """Yield the pieces of (V, G, T, R) along R, None for all of it, so that the tables of a piece stay small."""
     groups = rows.shape[1] * (bucket.stop - bucket.start)
     most = max(1, _PIECE_ENTRIES // (groups * _kind(bucket).row_entries(bucket.size)))
     total = rows.shape[-1]
     if total <= most:
-        yield None, bucket.take(rows, None)
+        yield None
         return
     for start in range(0, total, most):
-        piece = slice(start, start + most)
-        yield piece, bucket.take(rows, piece)
+        yield slice(start, start + most)
 
 
 def _least(values: Sequence[Tensor]) -> Tensor:

@@ -28,26 +28,26 @@ class Bucket:
     stop: int
     reaches: tuple[int, ...] | None
 
-    def take(self, rows: Tensor, piece: slice | None) -> Tensor:
-        """Select the bucket, and a piece of R, from (V, G, T, ..., R).
+    def take(self, rows: Tensor, piece: slice | None, size: int | None = None) -> Tensor:
+        """Select the bucket, a piece of R, and the first `size` places, the bucket's own without it.
 
-        Returns (V G, size, ..., R) where reaches are groups, (G, size, ..., V R) otherwise.
+        (V, G, T, ..., R) -> (V G, size, ..., R) where reaches are groups, (G, size, ..., V R) otherwise.
         """
-        part = self._part(rows, piece)
+        part = self._part(rows, piece, size or self.size)
         return part.flatten(0, 1) if self.reaches else part.movedim(0, -2).flatten(-2)
 
     def put(self, rows: Tensor, values: Tensor, piece: slice | None) -> None:
         """Write what `take` returned the shape of to the bucket's place in (V, G, T, R)."""
-        target = self._part(rows, piece)
+        target = self._part(rows, piece, self.size)
         if self.reaches:
             target.copy_(values.view(target.shape))
         else:
             target.copy_(values.unflatten(-1, (len(target), -1)).movedim(-2, 0))
 
-    def _part(self, rows: Tensor, piece: slice | None) -> Tensor:
+    def _part(self, rows: Tensor, piece: slice | None, size: int) -> Tensor:
         part = rows
-        if self.stop - self.start < rows.shape[0] or self.size < rows.shape[2]:
-            part = rows[self.start : self.stop, :, : self.size]
+        if self.stop - self.start < rows.shape[0] or size < rows.shape[2]:
+            part = rows[self.start : self.stop, :, :size]
         return part if piece is None else part[..., piece]
 
     def couplings(self, couplings: Tensor) -> Tensor:

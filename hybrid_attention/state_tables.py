@@ -52,20 +52,20 @@ def half_penalties(num_spins: int, dtype: torch.dtype, device: torch.device) -> 
 def half_occupations(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the occupations of the states of two halves, side by side as the rows of half_penalties are.
 
-    (num_spins + 1, 2^a + 2^b): 0 at the spins of the other half; the last row is 1 at the states of half a.
+    (num_spins + 1, 2^a + 2^b): the first row is 1 at the states of half a, then each spin is 0 in the other half.
     """
     with torch.inference_mode(False):
         first, second = (occupations(k, dtype, device) for k in _halves(num_spins))
         ones = torch.cat((torch.ones_like(first[0]) if len(first) else first.new_ones(1), torch.zeros_like(second[0])))
-        return torch.cat((torch.block_diag(first, second), ones.unsqueeze(0))).to(dtype)
+        return torch.cat((ones.unsqueeze(0), torch.block_diag(first, second))).to(dtype)
 
 
 @lru_cache(maxsize=256)
 def counted_occupations(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the occupations of every state and a last row of ones: (num_spins + 1, 2^num_spins)."""
+    """Return a row of ones and the occupations of every state: (num_spins + 1, 2^num_spins)."""
     with torch.inference_mode(False):
         n = occupations(num_spins, dtype, device)
-        return torch.cat((n, n.new_ones(1, n.shape[1])))
+        return torch.cat((n.new_ones(1, n.shape[1]), n))
 
 
 def _halves(num_spins: int) -> tuple[int, int]:

@@ -43,14 +43,15 @@ def pair_gradient(expectation: Tensor, size: int) -> Tensor:
     dtype, device = expectation.dtype, expectation.device
     if size <= _SMALL:
         return (expectation.flatten(1) @ spin_products(size, dtype, device).T).view(-1, size, size)
-    half = size // 2
-    first, second = spins(half, dtype, device), spins(size - half, dtype, device)
-    grad = expectation.new_zeros(len(expectation), size, size)
-    grad[:, :half, :half] = (expectation.sum(1) @ spin_products(half, dtype, device).T).view(-1, half, half)
+    half, groups = size // 2, len(expectation)
+    first, later, _ = _half_tables(half, size - half, groups, dtype, device)
+    moments = torch.bmm(later, expectation)
+    grad = expectation.new_zeros(groups, size, size)
+    grad[:, :half, :half] = (moments[:, -1] @ spin_products(half, dtype, device).T).view(groups, half, half)
     grad[:, half:, half:] = (expectation.sum(2) @ spin_products(size - half, dtype, device).T).view(
-        -1, size - half, size - half
+        groups, size - half, size - half
     )
-    grad[:, :half, half:] = first @ (second @ expectation).mT
+    grad[:, :half, half:] = (moments[:, :-1] @ first.T).mT
     return grad
 
 

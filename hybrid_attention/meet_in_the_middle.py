@@ -16,7 +16,8 @@ its largest entry where energies are large.
 
 The tables of both halves stand one below the other in one tensor (groups, 2^a + 2^b, rows), half a first, and every
 product of a batch of matrices gives a tensor of its own: written into a part of another one, torch would multiply
-one matrix at a time. Below T = 12 the tensor operations cost more than the arithmetic.
+one matrix at a time. Below T = 12 the tensor operations cost more than the arithmetic, so that rows of a few spins
+are solved from one table of all states instead (direct_table.py).
 """
 
 from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hybrid_attention.state_tables import spin_products, spins
 
-_SMALL = 8
+_SMALL = 9
 _LARGEST_FLOAT32_ENERGY = 64
 _LARGEST_UNSCALED_ENERGY = 32
 

@@ -139,7 +139,7 @@ def _plan(present: Tensor) -> RowOrder:
 def _cut_buckets(reaches: Sequence[int], pinned: bool) -> list[Bucket]:
     """Cut rows, sorted by reach in ascending order, into buckets of similar reach.
 
-    Shorter rows cost less on their own tables, yet each bucket costs some fifty tensor operations: the buckets are
+    Shorter rows cost less on their own tables, yet each bucket costs some forty tensor operations: the buckets are
     wide where the tables are small. `pinned` says that some row lacks a spin within its reach. Rows that reach no
     spin are in no bucket.
     """

@@ -45,7 +45,7 @@ def half_penalties(num_spins: int, dtype: torch.dtype, device: torch.device) -> 
     with torch.inference_mode(False):
         first, second = (occupations(k, dtype, device) for k in _halves(num_spins))
         opposed = [-2 * torch.stack((1 - n, n), dim=1).flatten(0, 1).T for n in (first, second)]
-        return torch.block_diag(*opposed).to(dtype)
+        return torch.block_diag(*opposed)
 
 
 @lru_cache(maxsize=256)
@@ -56,8 +56,9 @@ def half_occupations(num_spins: int, dtype: torch.dtype, device: torch.device) -
     """
     with torch.inference_mode(False):
         first, second = (occupations(k, dtype, device) for k in _halves(num_spins))
-        ones = torch.cat((torch.ones_like(first[0]) if len(first) else first.new_ones(1), torch.zeros_like(second[0])))
-        return torch.cat((ones.unsqueeze(0), torch.block_diag(first, second))).to(dtype)
+        both = torch.block_diag(first, second)
+        in_first = torch.arange(both.shape[1], device=device) < first.shape[1]
+        return torch.cat((in_first.unsqueeze(0).to(dtype), both))
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,9 @@ from torch import Tensor
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.log_domain import LogDomainEnumeration
 from hybrid_attention.meet_in_the_middle import MeetInTheMiddle
+from hybrid_attention.precision import full_precision
 from hybrid_attention.row_order import Bucket, RowOrder, plan_rows
+from hybrid_attention.row_tables import smallest_partition
 
 MAX_SPINS = 24
 _PAIR_ENTRIES = 2**24
@@ -40,7 +42,7 @@ def exact_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None = 
     dtype = fields.dtype
     working = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     fields, couplings = fields.to(working), couplings.to(working).triu(1)
-    with torch.autocast(fields.device.type, enabled=False):
+    with full_precision(fields.device):
         return broadcast_marginals(fields, couplings, present, leading).to(dtype)
 
 
@@ -60,9 +62,9 @@ class ExactLayer(IsingLayer):
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
         """Return the exact marginals, (batch, H, ..., T)."""
         length = fields.shape[-1]
-        couplings = self.coupling_matrix(length).to(fields.dtype)
-        between = (1,) * (fields.dim() - 3)
-        couplings = couplings.view(self.num_heads, *between, length, length)
+        couplings = self.upper_couplings(length).to(fields.dtype)
+        if fields.dim() > 3:
+            couplings = couplings.view(self.num_heads, *(1,) * (fields.dim() - 3), length, length)
         return broadcast_marginals(fields, couplings, present, fields.shape[:-1])
 
 
@@ -88,7 +90,7 @@ def broadcast_marginals(fields: Tensor, couplings: Tensor, present: Tensor | Non
     order = [*varied, *groups, dims, *repeats]
     sizes = [math.prod(leading[d] for d in part) for part in (varied, groups, repeats)]
 
-    rows = fields.expand(*leading, length).permute(order)
+    rows = (fields if fields.shape[:-1] == leading else fields.expand(*leading, length)).permute(order)
     p = _group_marginals(
         rows.reshape(sizes[0], sizes[1], length, sizes[2]),
         coupled.reshape(sizes[1], length, length),
@@ -99,7 +101,8 @@ def broadcast_marginals(fields: Tensor, couplings: Tensor, present: Tensor | Non
 
 def _aligned(tensor: Tensor, dims: int, last: int) -> Tensor:
     """Prepend dimensions of size 1 until there are `dims` leading ones."""
-    return tensor[(None,) * (dims + last - tensor.dim())]
+    missing = dims + last - tensor.dim()
+    return tensor[(None,) * missing] if missing else tensor
 
 
 def _group_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None) -> Tensor:
@@ -130,7 +133,8 @@ def _row_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None) ->
         reach = torch.tensor(order.pinned, device=fields.device).view(-1, 1, 1, 1)
         rows, pairs = _pin(rows, couplings, mask, reach)
     absent = None if mask is None else ~mask
-    p, underflow, amiss = MeetInTheMiddle.apply(rows, pairs, absent, order.buckets, False)
+    p, underflow, least = MeetInTheMiddle.apply(rows, pairs, absent, order.buckets, False)
+    amiss = not float(least) >= smallest_partition(p.dtype)
     if amiss:
         p, underflow, _ = MeetInTheMiddle.apply(rows, pairs, absent, order.buckets, True)
     if order.rows is not None:

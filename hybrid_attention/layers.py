@@ -6,7 +6,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from hybrid_attention.ising import num_pairs
+from hybrid_attention.ising import num_pairs, pair_index
+from hybrid_attention.precision import full_precision
 
 
 class IsingLayer(nn.Module, ABC):
@@ -45,14 +46,22 @@ class IsingLayer(nn.Module, ABC):
 
     def coupling_matrix(self, num_spins: int | None = None) -> Tensor:
         """Return J of the first `num_spins` spins: (H, T, T), symmetric, zero diagonal, in nats."""
+        upper = self.upper_couplings(num_spins)
+        return upper + upper.mT
+
+    def upper_couplings(self, num_spins: int | None = None) -> Tensor:
+        """Return the strict upper triangle of J of the first `num_spins` spins, and 0 below: (H, T, T), in nats."""
         size = self.num_spins if num_spins is None else num_spins
         if not 0 <= size <= self.num_spins:
             raise ValueError(f"{size} spins were asked for: the layer has 0 to {self.num_spins}.")
-        if self.couplings is None:
+        couplings: Tensor | None = self.couplings
+        if couplings is None:
             return torch.zeros(self.num_heads, size, size)
-        index = _pair_lookup(self.num_spins, self.couplings.device)[:size, :size]
-        padded = nn.functional.pad(self.couplings, (0, 1))
-        return padded[:, index]
+        if size < self.num_spins:
+            couplings = couplings.index_select(1, _leading_pairs(self.num_spins, size, couplings.device))
+        places = _pair_places(size, couplings.device).expand(self.num_heads, -1)
+        flat = couplings.new_zeros(self.num_heads, size * size).scatter(1, places, couplings)
+        return flat.view(self.num_heads, size, size)
 
     def forward(self, fields: Tensor, present: Tensor | None = None) -> Tensor:
         """Return the marginals p_j = P(s_j = +1).
@@ -70,7 +79,7 @@ class IsingLayer(nn.Module, ABC):
             ValueError: if the shapes do not fit or a present field is not finite.
         """
         self._check(fields, present)
-        with torch.autocast(fields.device.type, enabled=False):
+        with full_precision(fields.device):
             working = fields if fields.dtype in (torch.float32, torch.float64) else fields.float()
             return self.marginals(working, present).to(fields.dtype)
 
@@ -103,11 +112,8 @@ class IsingLayer(nn.Module, ABC):
             return
         if present.dtype != torch.bool:
             raise TypeError(f"present is {present.dtype}: give a bool tensor, True where a spin is present.")
-        try:
-            fits = torch.broadcast_shapes(present.shape, fields.shape) == fields.shape
-        except RuntimeError:
-            fits = False
-        if not fits:
+        sizes = zip(reversed(present.shape), reversed(fields.shape), strict=False)
+        if present.dim() > fields.dim() or any(size not in (1, whole) for size, whole in sizes):
             raise ValueError(
                 f"present has shape {tuple(present.shape)}, which does not broadcast to the fields' "
                 f"{tuple(fields.shape)}: give a mask of that shape or of size 1 where it repeats."
@@ -149,12 +155,15 @@ def check_finite_couplings(couplings: Tensor) -> None:
 
 
 @lru_cache(maxsize=64)
-def _pair_lookup(num_spins: int, device: torch.device) -> Tensor:
-    """Return (T, T): the place of each pair in the row-by-row upper triangle, and one past its end on the diagonal."""
+def _pair_places(num_spins: int, device: torch.device) -> Tensor:
+    """Return where each pair lies in a flat (T, T) matrix: (T (T - 1) / 2,)."""
     with torch.inference_mode(False):
-        lookup = torch.full((num_spins, num_spins), num_pairs(num_spins), device=device)
-        rows, columns = torch.triu_indices(num_spins, num_spins, offset=1, device=device)
-        places = torch.arange(num_pairs(num_spins), device=device)
-        lookup[rows, columns] = places
-        lookup[columns, rows] = places
-        return lookup
+        rows, columns = pair_index(num_spins, device)
+        return rows * num_spins + columns
+
+
+@lru_cache(maxsize=64)
+def _leading_pairs(num_spins: int, size: int, device: torch.device) -> Tensor:
+    """Return which pairs of `num_spins` spins are pairs of the first `size`, in the order of those."""
+    with torch.inference_mode(False):
+        return (pair_index(num_spins, device)[1] < size).nonzero().squeeze(1)

@@ -7,19 +7,20 @@ from torch import Tensor
 
 from hybrid_attention.state_tables import spin_products, spins
 
-_SMALL = 8
+_SMALL = 9
 _LARGEST_FLOAT32_ENERGY = 64
+_LARGEST_UNSCALED_ENERGY = 32
 
 
-def pair_weights(couplings: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return W, scaled to a maximum of 1: couplings (G, T, T), strict upper triangle -> (G, 2^b, 2^a), a = T // 2.
+def pair_weights(couplings: Tensor, largest_energy: float) -> Tensor:
+    """Return W, up to a factor for each group: couplings (G, T, T), strict upper triangle -> (G, 2^b, 2^a), a = T // 2.
 
-    Where energies can exceed 64 nats they are summed in float64, as their float32 rounding would show in the weights.
+    `largest_energy` bounds the energies, in nats. Above 64 they are summed in float64, as their float32 rounding would
+    show in the weights, and above 32 the weights are scaled to a maximum of 1, lest they leave the range of float32.
     """
     size = couplings.shape[-1]
     half = size // 2
-    small = float(couplings.abs().sum()) <= _LARGEST_FLOAT32_ENERGY
-    pairs = couplings.to(dtype) if small else couplings.double()
+    pairs = couplings if largest_energy <= _LARGEST_FLOAT32_ENERGY else couplings.double()
     if size <= _SMALL:
         table = spin_products(size, pairs.dtype, pairs.device)
         exponents = (pairs.flatten(1) @ table).view(-1, 2 ** (size - half), 2**half)
@@ -32,8 +33,9 @@ def pair_weights(couplings: Tensor, dtype: torch.dtype) -> Tensor:
         left = torch.cat((second, within_second), dim=1)
         right = torch.cat((pairs[:, :half, half:].mT @ first, within_first, ones), dim=1)
         exponents = torch.bmm(left.mT, right)
-    exponents.sub_(exponents.amax((1, 2), keepdim=True))
-    return exponents.to(dtype).exp_()
+    if not largest_energy <= _LARGEST_UNSCALED_ENERGY:
+        exponents.sub_(exponents.amax((1, 2), keepdim=True))
+    return exponents.to(couplings.dtype).exp_()
 
 
 def pair_gradient(expectation: Tensor, size: int) -> Tensor:
@@ -41,14 +43,15 @@ def pair_gradient(expectation: Tensor, size: int) -> Tensor:
     dtype, device = expectation.dtype, expectation.device
     if size <= _SMALL:
         return (expectation.flatten(1) @ spin_products(size, dtype, device).T).view(-1, size, size)
-    half = size // 2
-    first, second = spins(half, dtype, device), spins(size - half, dtype, device)
-    grad = expectation.new_zeros(len(expectation), size, size)
-    grad[:, :half, :half] = (expectation.sum(1) @ spin_products(half, dtype, device).T).view(-1, half, half)
+    half, groups = size // 2, len(expectation)
+    first, later, _ = _half_tables(half, size - half, groups, dtype, device)
+    moments = torch.bmm(later, expectation)
+    grad = expectation.new_zeros(groups, size, size)
+    grad[:, :half, :half] = (moments[:, -1] @ spin_products(half, dtype, device).T).view(groups, half, half)
     grad[:, half:, half:] = (expectation.sum(2) @ spin_products(size - half, dtype, device).T).view(
-        -1, size - half, size - half
+        groups, size - half, size - half
     )
-    grad[:, :half, half:] = first @ (second @ expectation).mT
+    grad[:, :half, half:] = (moments[:, :-1] @ first.T).mT
     return grad
 
 

@@ -7,9 +7,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_SMALL = 8
+_SHORT = 8
+_SMALL = 10
 _MEDIUM = 12
-_LARGE = 16
+_LARGE = 14
 _LARGEST_REMEMBERED_MASK = 4096
 
 
@@ -27,41 +28,44 @@ class Bucket:
     stop: int
     reaches: tuple[int, ...] | None
 
-    def take(self, rows: Tensor, piece: slice | None) -> Tensor:
-        """Select the bucket, and a piece of R, from (V, G, T, ..., R).
+    def take(self, rows: Tensor, piece: slice | None, size: int | None = None) -> Tensor:
+        """Select the bucket, a piece of R, and the first `size` places, the bucket's own without it.
 
-        Returns (V G, size, ..., R) where reaches are groups, (G, size, ..., V R) otherwise.
+        (V, G, T, ..., R) -> (V G, size, ..., R) where reaches are groups, (G, size, ..., V R) otherwise.
         """
-        part = self._part(rows, piece)
+        part = self._part(rows, piece, size or self.size)
         return part.flatten(0, 1) if self.reaches else part.movedim(0, -2).flatten(-2)
 
     def put(self, rows: Tensor, values: Tensor, piece: slice | None) -> None:
         """Write what `take` returned the shape of to the bucket's place in (V, G, T, R)."""
-        target = self._part(rows, piece)
+        target = self._part(rows, piece, self.size)
         if self.reaches:
             target.copy_(values.view(target.shape))
         else:
             target.copy_(values.unflatten(-1, (len(target), -1)).movedim(-2, 0))
 
-    def _part(self, rows: Tensor, piece: slice | None) -> Tensor:
-        part = rows[self.start : self.stop, :, : self.size]
+    def _part(self, rows: Tensor, piece: slice | None, size: int) -> Tensor:
+        part = rows
+        if self.stop - self.start < rows.shape[0] or size < rows.shape[2]:
+            part = rows[self.start : self.stop, :, :size]
         return part if piece is None else part[..., piece]
 
     def couplings(self, couplings: Tensor) -> Tensor:
         """Return the couplings of each group, (V G, size, size) or (G, size, size), for the strict upper triangle."""
-        couplings = couplings[:, : self.size, : self.size]
+        if self.size < couplings.shape[-1]:
+            couplings = couplings[:, : self.size, : self.size]
         if self.reaches is None or len(self.reaches) == 1:
             return couplings
         return (couplings * _within(self.reaches, self.size, couplings.dtype, couplings.device)).flatten(0, 1)
 
     def counted_states(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        """Return 1 for the states that count and 0 for the others, (V or 1, 1, 2, 2^ceil(size / 2), 1); None if all do.
+        """Return 1 where spins past a row's reach are at +1 and 0 at other states, (V, 1, 2^b, 2^a); None if all count.
 
-        Spins past a row's reach, and the filler that half a ends with at odd size, count at +1 alone.
+        Half a holds the first a = size // 2 spins, half b the rest.
         """
-        if self.size % 2 == 0 and (self.reaches is None or len(self.reaches) == 1):
+        if self.reaches is None or len(self.reaches) == 1:
             return None
-        return _counted_states(self.reaches or (self.size,), self.size, dtype, device)
+        return _counted_states(self.reaches, self.size, dtype, device)
 
     def add_couplings_gradient(self, total: Tensor, grad: Tensor) -> None:
         """Add the gradient of `couplings` to (G, T, T)."""
@@ -73,12 +77,11 @@ class Bucket:
 
 @lru_cache(maxsize=256)
 def _counted_states(reaches: tuple[int, ...], size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    half, table = size // 2, 2 ** ((size + 1) // 2)
+    half = size // 2
     with torch.inference_mode(False):
-        counted = torch.zeros(len(reaches), 1, 2, table, 1, dtype=dtype, device=device)
+        counted = torch.zeros(len(reaches), 1, 2 ** (size - half), 2**half, dtype=dtype, device=device)
         for row, reach in enumerate(reaches):
-            counted[row, :, 0, : 2 ** min(reach, half)] = 1
-            counted[row, :, 1, : 2 ** max(reach - half, 0)] = 1
+            counted[row, :, : 2 ** max(reach - half, 0), : 2 ** min(reach, half)] = 1
         return counted
 
 
@@ -136,7 +139,7 @@ def _plan(present: Tensor) -> RowOrder:
 def _cut_buckets(reaches: Sequence[int], pinned: bool) -> list[Bucket]:
     """Cut rows, sorted by reach in ascending order, into buckets of similar reach.
 
-    Shorter rows cost less on their own tables, yet each bucket costs some fifty tensor operations: the buckets are
+    Shorter rows cost less on their own tables, yet each bucket costs some forty tensor operations: the buckets are
     wide where the tables are small. `pinned` says that some row lacks a spin within its reach. Rows that reach no
     spin are in no bucket.
     """
@@ -147,7 +150,7 @@ def _cut_buckets(reaches: Sequence[int], pinned: bool) -> list[Bucket]:
         if size <= _SMALL:
             floor = 0
         elif size <= _MEDIUM:
-            floor = max(_SMALL, size - 4)
+            floor = _SHORT
         else:
             floor = size - (2 if size <= _LARGE else 1)
         start = stop

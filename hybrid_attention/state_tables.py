@@ -35,11 +35,39 @@ def spin_products(num_spins: int, dtype: torch.dtype, device: torch.device) -> T
 
 
 @lru_cache(maxsize=256)
-def penalties(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return -2 where a state has spin j at -1, or at +1: (2^num_spins, 2 num_spins), a column for each j and sign.
+def half_penalties(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return -2 where a state of a half has spin j at -1, or at +1, and 0 at the spins of the other half.
 
-    Times the costs max(h_j, 0) and max(-h_j, 0) it gives h . s - sum_j |h_j|, without cancellation.
+    The 2^a + 2^b states of halves of a = num_spins // 2 and b spins are rows, half a first, and each j and sign is a
+    column: (2^a + 2^b, 2 num_spins). Times the costs max(h_j, 0) and max(-h_j, 0) it gives h . s - sum_j |h_j| of the
+    half, without cancellation.
     """
     with torch.inference_mode(False):
+        first, second = (occupations(k, dtype, device) for k in _halves(num_spins))
+        opposed = [-2 * torch.stack((1 - n, n), dim=1).flatten(0, 1).T for n in (first, second)]
+        return torch.block_diag(*opposed)
+
+
+@lru_cache(maxsize=256)
+def half_occupations(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the occupations of the states of two halves, side by side as the rows of half_penalties are.
+
+    (num_spins + 1, 2^a + 2^b): the first row is 1 at the states of half a, then each spin is 0 in the other half.
+    """
+    with torch.inference_mode(False):
+        first, second = (occupations(k, dtype, device) for k in _halves(num_spins))
+        both = torch.block_diag(first, second)
+        in_first = torch.arange(both.shape[1], device=device) < first.shape[1]
+        return torch.cat((in_first.unsqueeze(0).to(dtype), both))
+
+
+@lru_cache(maxsize=256)
+def counted_occupations(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a row of ones and the occupations of every state: (num_spins + 1, 2^num_spins)."""
+    with torch.inference_mode(False):
         n = occupations(num_spins, dtype, device)
-        return -2 * torch.stack((1 - n, n), dim=1).flatten(0, 1).T.contiguous()
+        return torch.cat((n.new_ones(1, n.shape[1]), n))
+
+
+def _halves(num_spins: int) -> tuple[int, int]:
+    return num_spins // 2, num_spins - num_spins // 2

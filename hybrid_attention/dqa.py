@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from devices import DQA, make_device
+from hybrid_attention.circuit_sizes import choose_sizes, reaches
 from hybrid_attention.ising import num_pairs, pair_index
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
+from hybrid_attention.precision import without_autocast
 from hybrid_attention.schedules import LinearSchedule, Schedule, single_spin_response
 from hybrid_attention.state_tables import occupations
 
@@ -25,13 +27,14 @@ class DQALayer(IsingLayer):
     """Marginals from diabatic quantum annealing, which samples close to a Boltzmann distribution but not from it.
 
     Each query is one circuit: the fields over beta_h and the couplings over beta_J go through the Trotterized quench
-    `devices.DQA`, and p_j is the probability of |0> on wire j. All queries of a call go out as one broadcast execution
-    of a QNode inside a `pennylane.qnn.TorchLayer`. Circuits run in float64.
+    `devices.DQA`, and p_j is the probability of |0> on wire j. All queries of a call go out as a broadcast execution of
+    a QNode inside a `pennylane.qnn.TorchLayer`, or as up to four, where queries that see only the first spins cost less
+    on fewer wires. Parameters are float32 or float64, as the fields are.
 
     Args:
         num_spins: as for IsingLayer, one wire for each spin.
         num_heads: as for IsingLayer.
-        device: name of a PennyLane device that simulates analytically.
+        device: name of a PennyLane device that simulates analytically; hybrid.statevector is made for these circuits.
         schedule: the quench; LinearSchedule() by default.
         gradient: "backprop" or "adjoint" through the circuit; "auto" takes the first that the device offers.
         clip: bend fields smoothly so that |h| stays below schedule.max_field, past which a larger field would give a
@@ -42,8 +45,9 @@ class DQALayer(IsingLayer):
         ValueError: as for IsingLayer, and if the schedule has no positive inverse temperatures, the device cannot be
             made, or it does not offer the gradient.
 
-    Cost: for each query O(P T^2 2^T) on a simulator; devices that do not broadcast run a circuit for every query, and
-    backprop keeps the state after each of the O(P T^2) gates.
+    Cost: for each query O(P T 2^T) on hybrid.statevector, whose memory for gradients does not grow with P. On other
+    simulators O(P T^2 2^T); devices that do not broadcast run a circuit for every query, and backprop keeps the state
+    after each of the O(P T^2) gates.
     Source: arXiv 2606.12478, Boltzmann attention by diabatic quantum annealing.
     """
 
@@ -51,7 +55,7 @@ class DQALayer(IsingLayer):
         self,
         num_spins: int,
         num_heads: int = 1,
-        device: str = "default.qubit",
+        device: str = "hybrid.statevector",
         schedule: Schedule | None = None,
         gradient: str = "auto",
         clip: bool = True,
@@ -86,16 +90,32 @@ class DQALayer(IsingLayer):
         self._clipped = None
         if fields.numel() == 0:
             return fields * 1
-        rows = fields.double() if present is None else fields.double().masked_fill(~present, 0)
+        rows = fields if present is None else fields.masked_fill(~present, 0)
         self._clipped = _fraction(rows.detach().abs() > self.max_field, present)
         if self.clip:
             rows = _clip(rows, self.max_field)
-        length = fields.shape[-1]
         here = torch.ones_like(rows) if present is None else present.to(rows.dtype).expand(rows.shape)
-        inputs = torch.cat((rows, here), dim=-1).transpose(0, 1)
-        p = self._run(inputs.reshape(-1, 2 * length), length)
-        p = p.view((*inputs.shape[:-1], length)).transpose(0, 1).to(fields.dtype)
+        inputs = torch.stack((rows, here), dim=-2).transpose(0, 1)
+        p = self._run_rows(inputs.flatten(1, -3), None if present is None else reaches(present, fields.shape))
+        p = p.view(inputs.shape[:-2] + fields.shape[-1:]).transpose(0, 1)
         return p if present is None else p.masked_fill(~present, 0)
+
+    def _run_rows(self, inputs: Tensor, reach: Tensor | None) -> Tensor:
+        """Return p (H, rows, T) for inputs (H, rows, 2, T), in one execution for each number of wires."""
+        length = inputs.shape[-1]
+        if reach is None:
+            return self._run(inputs, length)
+        found, counts = reach.clamp_min(1).unique(return_counts=True)
+        sizes = choose_sizes(tuple(zip(found.tolist(), counts.tolist(), strict=True)), len(self.schedule.angles()))
+        if sizes == (length,):
+            return self._run(inputs, length)
+        bucket = torch.bucketize(reach, torch.tensor(sizes, device=reach.device))
+        places, parts = [], []
+        for index, size in enumerate(sizes):
+            places.append((bucket == index).nonzero().squeeze(1))
+            p = self._run(inputs[..., :size].index_select(1, places[-1]), size)
+            parts.append(torch.nn.functional.pad(p, (0, length - size)))
+        return torch.cat(parts, dim=1).index_select(1, torch.cat(places).argsort())
 
     def metrics(self) -> dict[str, Tensor]:
         """Return the fraction of present fields beyond schedule.max_field in the last forward pass, clipped or not."""
@@ -116,19 +136,19 @@ class DQALayer(IsingLayer):
         field = self.max_field / 2
         expected = (1 + single_spin_response(self.schedule.angles(), torch.tensor(field / self.schedule.beta_h))) / 2
         try:
-            p = self._run(torch.tensor([[field, 1.0]], dtype=torch.float64).repeat(self.num_heads, 1), 1)
+            p = self._run(torch.tensor([[[[field], [1.0]]]], dtype=torch.float64).repeat(self.num_heads, 1, 1, 1), 1)
         except Exception as error:
             reason = " ".join(str(error).split())
             raise ValueError(
                 f"The device {self.device!r} cannot run the annealing circuit ({reason}): take a qubit simulator, "
-                "such as default.qubit or lightning.qubit."
+                "such as hybrid.statevector or lightning.qubit."
             ) from error
         finally:
             self._circuits.clear()
         if not torch.allclose(p, expected.to(p).expand_as(p), rtol=0, atol=_AGREEMENT):
             raise ValueError(
-                f"The device {self.device!r} gives a single spin p = {float(p[0, 0]):.3g} where its circuit has "
-                f"{float(expected):.3g}: take a qubit simulator, such as default.qubit or lightning.qubit."
+                f"The device {self.device!r} gives a single spin p = {float(p[0, 0, 0]):.3g} where its circuit has "
+                f"{float(expected):.3g}: take a qubit simulator, such as hybrid.statevector or lightning.qubit."
             )
 
     def _circuit(self, length: int, diff_method: str | None) -> qml.qnn.TorchLayer:
@@ -146,22 +166,21 @@ class DQALayer(IsingLayer):
         return self._circuits[length, diff_method]
 
     def _run(self, inputs: Tensor, length: int) -> Tensor:
-        """Return p (H x rows, length) for inputs (H x rows, 2 length), fields and present side by side, float64.
+        """Return p (H, rows, length) for inputs (H, rows, 2, length), fields and then present spins.
 
         PennyLane computes Jacobians with every adjoint execution, also under no_grad, hence the circuit without them.
         """
-        couplings = self._leading_couplings(length)
+        couplings = self.leading_couplings(length)
         trains = torch.is_grad_enabled() and (inputs.requires_grad or couplings.requires_grad)
         circuit = self._circuit(length, self.gradient if trains or self.gradient == "backprop" else None)
         circuit.qnode_weights["couplings"] = couplings
         try:
             with _DoublePrecisionNumbers():
-                measured = circuit(inputs)
+                measured = circuit(inputs.reshape(-1, 2 * length))
         finally:
             circuit.qnode_weights.clear()
-        if self.gradient == "adjoint":
-            return ((1 + measured) / 2).clamp(0, 1)
-        return measured @ occupations(length, measured.dtype, measured.device).flip(0).T
+        p = ((1 + measured) / 2).clamp(0, 1) if self.gradient == "adjoint" else _Marginals.apply(measured)
+        return p.view(*inputs.shape[:2], length)
 
     def _quantum_function(self, length: int) -> Callable[[Tensor, Tensor], Any]:
         """Return the QNode's function: the probabilities of all states, or <Z> where adjoint can do no more."""
@@ -181,13 +200,20 @@ class DQALayer(IsingLayer):
 
         return quench
 
-    def _leading_couplings(self, length: int) -> Tensor:
-        """Return the couplings of the first `length` spins, (H, pairs); the parameter itself where that is all."""
-        assert self.couplings is not None
-        if length == self.num_spins:
-            return self.couplings
-        first, second = pair_index(length, self.couplings.device)
-        return self.coupling_matrix(length)[:, first, second]
+
+class _Marginals(torch.autograd.Function):
+    """P(|0>) of each wire from the probabilities of all states: (rows, 2^T) -> (rows, T)."""
+
+    @staticmethod
+    def forward(ctx: Any, probabilities: Tensor) -> Tensor:
+        length = probabilities.shape[-1].bit_length() - 1
+        ctx.is_zero = occupations(length, probabilities.dtype, probabilities.device).flip(0)
+        return probabilities @ ctx.is_zero.T
+
+    @staticmethod
+    @without_autocast
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad @ ctx.is_zero
 
 
 class _DoublePrecisionNumbers(TorchFunctionMode):
@@ -234,5 +260,5 @@ def _choose_gradient(gradient: str, name: str, device: qml.devices.Device) -> st
         )
     raise ValueError(
         f"The device {name!r} offers neither of the gradients {' and '.join(_GRADIENTS)}: take a device that simulates "
-        "analytically, such as default.qubit or lightning.qubit."
+        "analytically, such as hybrid.statevector or lightning.qubit."
     )

@@ -54,14 +54,19 @@ class IsingLayer(nn.Module, ABC):
         size = self.num_spins if num_spins is None else num_spins
         if not 0 <= size <= self.num_spins:
             raise ValueError(f"{size} spins were asked for: the layer has 0 to {self.num_spins}.")
-        couplings: Tensor | None = self.couplings
-        if couplings is None:
+        if self.couplings is None:
             return torch.zeros(self.num_heads, size, size)
-        if size < self.num_spins:
-            couplings = couplings.index_select(1, _leading_pairs(self.num_spins, size, couplings.device))
+        couplings = self.leading_couplings(size)
         places = _pair_places(size, couplings.device).expand(self.num_heads, -1)
         flat = couplings.new_zeros(self.num_heads, size * size).scatter(1, places, couplings)
         return flat.view(self.num_heads, size, size)
+
+    def leading_couplings(self, size: int) -> Tensor:
+        """Return the couplings of the first `size` spins, (H, size (size - 1) / 2); the parameter where that is all."""
+        assert self.couplings is not None
+        if size == self.num_spins:
+            return self.couplings
+        return self.couplings.index_select(1, _leading_pairs(self.num_spins, size, self.couplings.device))
 
     def forward(self, fields: Tensor, present: Tensor | None = None) -> Tensor:
         """Return the marginals p_j = P(s_j = +1).

@@ -10,6 +10,7 @@ SCHEDULE = LinearSchedule(3, 3.0)
 LAYERS = {
     "exact": ExactLayer,
     "fields only": FieldsOnlyLayer,
+    "dqa on hybrid.statevector": lambda *sizes: DQALayer(*sizes, schedule=SCHEDULE),
     "dqa on default.qubit": lambda *sizes: DQALayer(*sizes, device="default.qubit", schedule=SCHEDULE),
     "dqa on lightning.qubit": lambda *sizes: DQALayer(*sizes, device="lightning.qubit", schedule=SCHEDULE),
 }

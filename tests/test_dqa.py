@@ -8,11 +8,11 @@ from trotter_oracle import boltzmann_magnetizations, magnetizations, trotter_sta
 from hybrid_attention import DQALayer, LinearSchedule
 
 SCHEDULE = LinearSchedule(4, 4.0)
-DEVICES = ("default.qubit", "lightning.qubit")
-on_both_devices = pytest.mark.parametrize("name", DEVICES)
+DEVICES = ("hybrid.statevector", "default.qubit", "lightning.qubit")
+on_every_device = pytest.mark.parametrize("name", DEVICES)
 
 
-def build(num_spins, num_heads=1, name="default.qubit", seed=0, spread=0.4, **settings):
+def build(num_spins, num_heads=1, name="hybrid.statevector", seed=0, spread=0.4, **settings):
     layer = DQALayer(num_spins, num_heads, device=name, **{"schedule": SCHEDULE, **settings}).double()
     with torch.no_grad():
         layer.couplings.normal_(0.1, spread, generator=torch.Generator().manual_seed(seed))
@@ -31,7 +31,7 @@ def gradients(layer, fields, present=None):
     return torch.autograd.grad((weights * p).sum(), (fields, layer.couplings))
 
 
-@on_both_devices
+@on_every_device
 @pytest.mark.parametrize("num_spins", [1, 2, 4])
 def test_layer_is_the_matrix_oracle_at_rescaled_fields_and_couplings(name, num_spins):
     layer = build(num_spins, 2, name, clip=False)
@@ -60,7 +60,7 @@ def test_magnetizations_follow_the_boltzmann_distribution():
     assert rms < 0.075
 
 
-@on_both_devices
+@on_every_device
 def test_weak_fields_and_couplings_reach_the_boltzmann_limit(name):
     """To first order in both, m = h, as for the exact distribution."""
     layer = build(3, name=name)
@@ -70,7 +70,7 @@ def test_weak_fields_and_couplings_reach_the_boltzmann_limit(name):
     assert (2 * layer(fields) - 1 - fields).abs().max() < 1e-7
 
 
-@on_both_devices
+@on_every_device
 def test_gradients_are_the_finite_differences(name):
     layer, fields, step = build(3, 2, name), draw_fields(2, 2, 2, 3), 1e-6
     present = torch.rand(2, 2, 2, 3, generator=torch.Generator().manual_seed(2)) > 0.3
@@ -109,7 +109,7 @@ def test_auto_takes_the_devices_best_gradient():
     assert build(2, name="lightning.qubit").gradient == "adjoint"
 
 
-@on_both_devices
+@on_every_device
 @pytest.mark.parametrize("value", [1e6, float("nan"), float("inf")])
 def test_a_removed_spin_leaves_no_trace(name, value):
     layer, fields = build(4, name=name), draw_fields(2, 1, 2, 4)
@@ -132,7 +132,7 @@ def test_a_removed_spin_leaves_no_trace(name, value):
     assert torch.equal(layer(fields, present), p)
 
 
-@on_both_devices
+@on_every_device
 def test_removal_equals_the_smaller_problem(name):
     layer, fields = build(4, name=name), draw_fields(2, 1, 2, 4)
     keep, pairs = [0, 2, 3], [1, 2, 5]
@@ -143,7 +143,7 @@ def test_removal_equals_the_smaller_problem(name):
     assert (p[..., keep] - smaller(fields[..., keep])).abs().max() < 1e-12
 
 
-@on_both_devices
+@on_every_device
 def test_a_causal_prefix_equals_the_shorter_problem(name):
     layer, fields = build(4, 2, name), draw_fields(2, 2, 4, 4)
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
@@ -156,7 +156,7 @@ def test_a_causal_prefix_equals_the_shorter_problem(name):
     assert torch.equal(layer(later, causal)[..., :3, :], whole[..., :3, :])
 
 
-@on_both_devices
+@on_every_device
 def test_a_short_input_uses_the_leading_block_of_the_couplings(name):
     layer, fields = build(4, 2, name), draw_fields(2, 2, 2)
     with torch.no_grad():
@@ -169,7 +169,7 @@ def test_a_short_input_uses_the_leading_block_of_the_couplings(name):
     assert (by_couplings[:, 0] != 0).all()
 
 
-@on_both_devices
+@on_every_device
 def test_a_query_with_nothing_present_is_zero_with_finite_gradients(name):
     layer, fields = build(3, name=name), draw_fields(2, 1, 2, 3)
     present = torch.tensor([[False, False, False], [True, True, False]])
@@ -179,7 +179,7 @@ def test_a_query_with_nothing_present_is_zero_with_finite_gradients(name):
     assert (layer(fields, torch.tensor(False)) == 0).all()
 
 
-@on_both_devices
+@on_every_device
 @pytest.mark.parametrize("shape", [(0, 2, 3), (2, 2, 0), (2, 2, 0, 3), (0, 2, 0)])
 def test_empty_input(name, shape):
     layer, fields = build(3, 2, name), draw_fields(*shape)
@@ -190,7 +190,7 @@ def test_empty_input(name, shape):
     assert DQALayer(0, device=name)(torch.zeros(2, 1, 0)).shape == (2, 1, 0)
 
 
-@on_both_devices
+@on_every_device
 def test_heads_have_their_own_couplings_and_rows_keep_their_order(name):
     layer, fields = build(3, 2, name), draw_fields(3, 2, 2, 3)
     whole = layer(fields)
@@ -212,7 +212,7 @@ def test_clip_leaves_small_fields_and_bounds_large_ones():
     assert (free(growing).diff(dim=0) < 0).any()
 
 
-@on_both_devices
+@on_every_device
 @pytest.mark.parametrize("value", [0.0, 1e4, -1e4, 1e30, 1e100])
 def test_gradients_are_finite_at_any_field(name, value):
     layer, fields = build(2, name=name), draw_fields(2, 1, 2)
@@ -240,12 +240,13 @@ def test_clipped_fields_are_counted_among_the_present_ones():
     assert set(layer.state_dict()) == {"couplings"}
 
 
-@on_both_devices
+@on_every_device
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_circuits_run_in_double_precision_and_answer_in_the_dtype_given(name, dtype):
+def test_circuits_answer_in_the_dtype_given_and_run_in_float32_or_better(name, dtype):
     layer = DQALayer(3, device=name, schedule=SCHEDULE)
     fields = draw_fields(2, 1, 3).detach().to(dtype)
     p = layer(fields)
     assert p.dtype == dtype
-    assert torch.equal(p, layer(fields.double()).to(dtype))
+    rounding = torch.finfo(dtype).eps if dtype.itemsize == 2 else 20 * torch.finfo(dtype).eps
+    assert (p.double() - layer(fields.double())).abs().max() < rounding
     assert layer.couplings.dtype == torch.float32

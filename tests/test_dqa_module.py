@@ -8,14 +8,14 @@ import jsonargparse
 import pennylane as qml
 import pytest
 import torch
-from test_dqa import SCHEDULE, build, draw_fields, gradients, on_both_devices
+from test_dqa import SCHEDULE, build, draw_fields, gradients, on_every_device
 
 from hybrid_attention import DQALayer, ExactLayer, IsingLayer, LinearSchedule
 
 run_before = pytest.mark.parametrize("ran", [False, True], ids=["fresh", "after a run"])
 
 
-@on_both_devices
+@on_every_device
 @run_before
 def test_state_dict_holds_the_couplings_alone(name, ran):
     layer = build(3, name=name)
@@ -36,7 +36,7 @@ def test_couplings_start_at_zero_and_load_into_another_kind_of_layer():
     assert torch.equal(fresh.couplings, other.couplings)
 
 
-@on_both_devices
+@on_every_device
 @run_before
 @pytest.mark.parametrize("length", [2, 3])
 def test_load_state_dict_with_assign_takes_effect(name, ran, length):
@@ -48,7 +48,7 @@ def test_load_state_dict_with_assign_takes_effect(name, ran, length):
     assert gradients(layer, fields)[1].abs().sum() > 0
 
 
-@on_both_devices
+@on_every_device
 @run_before
 @pytest.mark.parametrize("length", [2, 3])
 def test_functional_call_takes_effect_and_leaves_the_layer_as_it_was(name, ran, length):
@@ -74,7 +74,7 @@ def copies(layer):
     }
 
 
-@on_both_devices
+@on_every_device
 @run_before
 def test_copies_work_and_share_nothing(name, ran):
     layer, fields = build(3, 2, name), draw_fields(2, 2, 2, 3)
@@ -90,7 +90,7 @@ def test_copies_work_and_share_nothing(name, ran):
         assert torch.equal(layer(fields), p)
 
 
-@on_both_devices
+@on_every_device
 def test_no_gradient_work_under_no_grad(name, monkeypatch):
     layer, fields = build(3, name=name), draw_fields(2, 1, 3)
     p = layer(fields)
@@ -105,7 +105,7 @@ def test_no_gradient_work_under_no_grad(name, monkeypatch):
     assert torch.equal(layer(fields.detach()), p)
 
 
-@on_both_devices
+@on_every_device
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("length", [2, 3])
 def test_training_works_after_a_first_run_without_gradients(name, mode, length):
@@ -125,7 +125,7 @@ def test_no_graph_is_kept_after_a_run():
     assert [circuit.qnode_weights for circuit in layer._circuits.values()] == [{}]
 
 
-@on_both_devices
+@on_every_device
 def test_gradients_of_fields_or_couplings_alone(name):
     layer, fields = build(2, name=name), draw_fields(2, 1, 2)
     both = gradients(layer, fields)
@@ -213,7 +213,7 @@ def test_a_missing_package_is_named_at_construction(monkeypatch):
         DQALayer(2, device="lightning.gpu")
 
 
-@on_both_devices
+@on_every_device
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_present_field_that_is_not_finite_is_an_error(name, value):
     with pytest.raises(ValueError, match="finite"):

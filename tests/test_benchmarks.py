@@ -1,6 +1,7 @@
-"""The benchmarks run, and what they compare the exact layer with computes the same numbers."""
+"""The benchmarks run, and what they compare the layers and devices with computes the same numbers."""
 
-import importlib.util
+import importlib
+import math
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,37 @@ import torch
 
 from hybrid_attention import ExactLayer
 
+CPU = torch.device("cpu")
+
+
+def load(name):
+    """A script of benchmarks/, which finds the others as it does when it is run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+        return importlib.import_module(name)
+
 
 @pytest.fixture(scope="module")
 def exact_layer():
-    path = Path(__file__).parents[1] / "benchmarks" / "exact_layer.py"
-    spec = importlib.util.spec_from_file_location("exact_layer_benchmark", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("exact_layer")
+
+
+@pytest.fixture(scope="module")
+def dqa_devices():
+    return load("dqa_devices")
+
+
+@pytest.fixture(scope="module")
+def gpu_check():
+    return load("gpu_check")
+
+
+@pytest.fixture
+def one_thread():
+    """Scripts set the number of threads of the process."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("num_spins", [1, 2, 5, 9])
@@ -41,3 +65,133 @@ def test_the_exact_layer_benchmark_runs(exact_layer, capsys):
     out = capsys.readouterr().out
     assert out.startswith("  3 | ")
     assert "training step, T = 3, embed_dim 4, batch 2" in out
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_device_benchmark_prints_a_table_and_the_aims(dqa_devices, capsys):
+    dqa_devices.main(["--sizes", "2,8,3", "3,9,2", "--rounds", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 thread(s), 1 round(s)" in lines[0]
+    rows = [[cell.split() for cell in line.split("|")] for line in lines if line.count("|") == 5][1:]
+    names = ["hybrid.statevector", "default.qubit", "lightning.qubit"]
+    assert [row[:2] for row in rows] == [[list(size), [name]] for size in ("283", "392") for name in names]
+    for row in rows:
+        assert row[2] == row[0][2:]  # all circuits of the batch ran, so none is scaled
+        assert all(float(cell[0]) > 0 for cell in row[3:5])
+        assert (row[5] == ["-"]) == (row[1] == ["lightning.qubit"])
+        assert (len(row[5]) == 2) == (row[1] == ["hybrid.statevector"])
+    assert lines[-6].startswith("training step of configs/brackets.yaml, T = 8, embed_dim 8, batch 64, 8 Trotter steps")
+    aims = lines[-5:]
+    assert all(line.startswith("aim: ") for line in aims)
+    assert [line.endswith("not measured") for line in aims] == [True] * 4 + [False]
+    assert aims[-1].endswith((": met", ": not met"))
+
+
+def test_slow_devices_run_fewer_circuits_and_are_scaled(dqa_devices, capsys, monkeypatch):
+    monkeypatch.setattr(dqa_devices, "_MOST_SECONDS", 1e-6)
+    found, floor = dqa_devices.measure((2, 8, 6), ["default.qubit", "lightning.qubit"], rounds=1)
+    assert floor is None
+    assert [row.circuits for row in found.values()] == [6, 1, 1]
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.count("*") for row in rows] == [0, 4, 3]
+
+
+def test_devices_that_take_much_memory_run_fewer_circuits(dqa_devices, monkeypatch):
+    monkeypatch.setattr(dqa_devices, "_MOST_BYTES", 1)
+    found, _ = dqa_devices.measure((2, 8, 6), ["default.qubit"], rounds=1)
+    assert found["default.qubit"].circuits == 1
+
+
+def test_wrong_marginals_are_no_measurement(dqa_devices, monkeypatch):
+    monkeypatch.setattr(dqa_devices, "_AGREEMENT", -1.0)
+    with pytest.raises(RuntimeError, match="differ by"):
+        dqa_devices.measure((2, 8, 1), ["default.qubit"], rounds=1)
+
+
+def test_the_floor_is_worked_out_from_its_parts(dqa_devices, capsys):
+    floor = dqa_devices.Floor((16, 16, 64), copy_seconds=0.01, rate=1e10, width=4096)
+    # 16 steps, forward and twice backward, 4 groups: for each real number 16 multiplications and 16 additions.
+    assert floor.mixer_flops == 16 * 3 * 4 * (64 * 2**16 * 2) * 32
+    assert floor.seconds == pytest.approx(floor.mixer_flops / 1e10 + 16 * 3.5 * 0.01)
+    floor.show(2 * floor.seconds)
+    assert capsys.readouterr().out.endswith("2.00 x floor\n")
+
+
+def test_the_floor_is_measured_beside_the_device(dqa_devices, capsys):
+    found, floor = dqa_devices.measure((5, 8, 3), [], rounds=1, with_floor=True)
+    assert set(found) == {"hybrid.statevector"}
+    assert floor.copy_seconds > 0
+    assert floor.rate > 0
+    assert f"{found['hybrid.statevector'].both * 3 / floor.seconds:.2f} x floor" in capsys.readouterr().out
+
+
+def test_aims_are_judged_by_the_numbers(dqa_devices, capsys):
+    def row(both, peak=None):
+        return dqa_devices.Measured(both, both, peak, 64)
+
+    floor = dqa_devices.Floor((16, 16, 64), copy_seconds=0.01, rate=1e10, width=4096)
+    state = 64 * 2**16 * 8
+    results = {
+        (8, 10, 512): (
+            {"hybrid.statevector": row(1.0), "default.qubit": row(61.0), "lightning.qubit": row(199.0)},
+            None,
+        ),
+        (16, 16, 64): ({"hybrid.statevector": row(3 * floor.seconds / 64, 3 * state)}, floor),
+    }
+    dqa_devices.show_aims(results, 8.5)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rsplit("; measured ")[1] for line in lines] == [
+        "61.00x: met",
+        "199.00x: not met",
+        "3.00x: not met",
+        "3.00 state copies: met",
+        "8.50x: not met",
+    ]
+
+
+@pytest.mark.parametrize("text", ["8,10", "8,x,2", "0,1,1"])
+def test_a_size_that_is_none_is_refused(dqa_devices, text, capsys):
+    with pytest.raises(SystemExit):
+        dqa_devices.main(["--sizes", text])
+    assert "is not wires,steps,batch" in capsys.readouterr().err
+
+
+def test_the_gpu_check_says_that_there_is_no_gpu(gpu_check, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_check.main([]) == 0
+    assert capsys.readouterr().out.splitlines() == [gpu_check.NO_GPU]
+
+
+@pytest.mark.parametrize("name", ["quench", "QNode", "DQALayer", "ExactLayer"])
+def test_the_checks_of_the_gpu_pass_on_the_cpu(gpu_check, name):
+    differences = list(gpu_check.CHECKS[name](CPU))
+    assert len(differences) >= 8
+    for label, difference, tolerance in differences:
+        assert difference <= tolerance, label
+
+
+def test_failing_checks_are_counted_and_do_not_stop_the_others(gpu_check, capsys, monkeypatch):
+    def fails(device):
+        yield "wrong", 1.0, 1e-10
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(gpu_check, "CHECKS", {"a": fails, "b": lambda device: iter([("right", 0.0, 1e-10)])})
+    assert not gpu_check.run_checks(CPU)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0].split() for line in lines[:3]] == [["FAILED", "wrong"], ["FAILED", "a"], ["ok", "right"]]
+    assert "two lines" in lines[1]
+
+
+def test_differences_are_large_for_what_is_not_comparable(gpu_check):
+    x = torch.tensor([1.0, 200.0])
+    assert gpu_check.distance(x + torch.tensor([0.0, 1.0]), x, CPU) == pytest.approx(1 / 200)
+    assert gpu_check.distance(x / 0, x, CPU) == math.inf
+    assert gpu_check.distance(x[:1], x, CPU) == math.inf
+    assert gpu_check.distance(x, x, torch.device("cuda")) == math.inf
+
+
+def test_devices_that_cannot_be_made_are_named_with_the_reason(gpu_check, capsys):
+    assert gpu_check.usable(["default.qubit", "no.such"], CPU) == ["default.qubit"]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("no.such is left out: ValueError: There is no device 'no.such'")

@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 _CONFIGS = Path(__file__).parents[1] / "configs"
 _TAU = 12.0
 _MOST_SECONDS = 6.0
-_MOST_BYTES = 2**32
+_MOST_BYTES = 2**31
 _AGREEMENT = 1e-4
 _FLOOR_WIRES = 16
 _PRODUCT_WIDTHS = (2**10, 2**12, 2**14, 2**16)
@@ -115,13 +115,12 @@ class Candidate:
         """
         memory = self.peak()
         most = batch if memory is None else max(1, min(batch, _MOST_BYTES // memory))
-        limit = _MOST_SECONDS * (2 if self.in_torch else 1)
         taken = seconds(self.both, self.place)
         while self.size < most:
             grown = min(4 * self.size, most)
-            if taken * grown / self.size > limit:
+            if taken * grown / self.size > _MOST_SECONDS:
                 taken = min(taken, *(seconds(self.both, self.place) for _ in range(2)))  # it may have been disturbed
-            if taken * grown / self.size > limit:
+            if taken * grown / self.size > _MOST_SECONDS:
                 break
             self.take(grown)
             taken = seconds(self.both, self.place)

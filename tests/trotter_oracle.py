@@ -9,6 +9,7 @@ from scipy.linalg import expm
 
 X = np.array([[0, 1], [1, 0]], dtype=complex)
 Z = np.diag([1, -1]).astype(complex)
+HADAMARD = (X + Z) / np.sqrt(2)
 
 
 def on_wires(matrix, wires, num_spins):
@@ -31,10 +32,10 @@ def plus_state(num_spins):
     return np.full(2**num_spins, 2 ** (-num_spins / 2), dtype=complex)
 
 
-def trotter_state(h, J, angles):
-    """exp(i c X) exp(i b ZZ) exp(i a Z) for each row (a, b, c) of angles, on |+...+>."""
+def trotter_state(h, J, angles, initial=None):
+    """exp(i c X) exp(i b ZZ) exp(i a Z) for each row (a, b, c) of angles, after Hadamards on initial or |0...0>."""
     field, pair, mixer = hamiltonian_terms(h, J)
-    psi = plus_state(len(h))
+    psi = plus_state(len(h)) if initial is None else on_wires(HADAMARD, range(len(h)), len(h)) @ initial
     for a, b, c in np.asarray(angles):
         psi = expm(1j * c * mixer) @ expm(1j * b * pair) @ expm(1j * a * field) @ psi
     return psi

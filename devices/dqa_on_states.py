@@ -43,7 +43,8 @@ def as_tensors(data: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 @primitive
 def _probabilities(fields: Any, couplings: Any, angles: Any, memory_budget: int) -> Any:
-    return quench_probabilities(*as_tensors((fields, couplings, angles)), memory_budget=memory_budget).numpy()
+    result = quench_probabilities(*as_tensors((fields, couplings, angles)), memory_budget=memory_budget)
+    return qml.numpy.array(result.numpy())
 
 
 def _backward(argnums: tuple[int, ...], _answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

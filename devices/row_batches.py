@@ -8,26 +8,32 @@ from pennylane.tape import QuantumScript
 
 
 def split_rows(circuit: QuantumScript, rows: int) -> list[QuantumScript]:
-    """Return circuits of at most `rows` rows each, in order, that together run the batch of `circuit`."""
+    """Return circuits of at most `rows` rows each, in order, that together run the batch of `circuit`.
+
+    A single row has no batch dimension: PennyLane's simulators drop it from some results and keep it in others.
+    """
     parts = []
     for start in range(0, circuit.batch_size, rows):
-        piece = slice(start, start + rows)
+        stop = min(start + rows, circuit.batch_size)
+        piece = start if stop == start + 1 else slice(start, stop)
         operations = [_take(operation, piece) for operation in circuit.operations]
         parts.append(circuit.copy(operations=operations))
     return parts
 
 
-def join_rows(results: list[Any]) -> Any:
+def join_rows(parts: list[QuantumScript], results: list[Any]) -> Any:
     """Return the results of the parts as those of the whole batch: arrays joined by rows, lists of counts by rows."""
     first = results[0]
     if isinstance(first, tuple):
-        return tuple(join_rows(list(parts)) for parts in zip(*results, strict=True))
-    if isinstance(first, list):
-        return [row for part in results for row in part]
-    return qml.math.concatenate(results, axis=0)
+        return tuple(join_rows(parts, list(pieces)) for pieces in zip(*results, strict=True))
+    single = [part.batch_size is None for part in parts]
+    if isinstance(first, dict | list):
+        return [row for result, alone in zip(results, single, strict=True) for row in ([result] if alone else result)]
+    arrays = [qml.math.expand_dims(x, 0) if alone else x for x, alone in zip(results, single, strict=True)]
+    return qml.math.concatenate(arrays, axis=0)
 
 
-def _take(operation: Any, piece: slice) -> Any:
+def _take(operation: Any, piece: int | slice) -> Any:
     if operation.batch_size is None:
         return operation
     data = [

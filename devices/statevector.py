@@ -90,7 +90,8 @@ class HybridStatevector(DefaultQubit):
         rows = max(self.memory_budget // (_BYTES_PER_AMPLITUDE * 2 ** len(circuit.wires)), 1)
         if circuit.batch_size is None or circuit.batch_size <= rows:
             return self._simulate_gates(circuit, config)
-        return join_rows([self._simulate_gates(part, config) for part in split_rows(circuit, rows)])
+        parts = split_rows(circuit, rows)
+        return join_rows(parts, [self._simulate_gates(part, config) for part in parts])
 
     def _simulate_gates(self, circuit: QuantumScript, config: ExecutionConfig) -> Any:
         return simulate(

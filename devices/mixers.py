@@ -5,6 +5,7 @@ commute with the phases between the mixers and change no probability, so a whole
 mixers of up to four adjacent wires are one 16 x 16 matrix, which multiplies real and imaginary parts alike.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -21,14 +22,19 @@ def mixer_groups(num_wires: int) -> tuple[int, ...]:
     return tuple((num_wires + index) // count for index in range(count))
 
 
-def mixer_matrices(angles: Tensor, size: int) -> Tensor:
-    """Return exp(c K) on `size` wires for each angle c: (P, 2^size, 2^size), K the sum of [[0, -1], [1, 0]] on each."""
-    cos, sin = angles.cos(), angles.sin()
-    single = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)
-    matrix = single
-    for _ in range(size - 1):
-        matrix = torch.einsum("pij,pkl->pikjl", matrix, single).flatten(3).flatten(1, 2)
-    return matrix
+@lru_cache(maxsize=64)
+def mixer_matrices(
+    angles: tuple[float, ...], size: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Return exp(c K) on `size` wires for each angle c: (2^size, 2^size), K the sum of [[0, -1], [1, 0]] on each."""
+    with torch.inference_mode(False):
+        angle = torch.tensor(angles, dtype=torch.float64)
+        cos, sin = angle.cos(), angle.sin()
+        single = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)
+        matrix = single
+        for _ in range(size - 1):
+            matrix = torch.einsum("pij,pkl->pikjl", matrix, single).flatten(3).flatten(1, 2)
+        return matrix.to(dtype=dtype, device=device).unbind()
 
 
 @lru_cache(maxsize=64)
@@ -50,11 +56,11 @@ def multiply_group(matrix: Tensor, state: Tensor, out: Tensor, left: int) -> Non
 
     Args:
         matrix: (2^size, 2^size), real.
-        state: (2^T, columns), complex, contiguous.
+        state: (2^T, ..., columns), complex, contiguous.
         out: of the shape of state, contiguous.
         left: number of states of the wires before the group.
     """
-    size = len(matrix)
+    size = matrix.shape[0]
     source = torch.view_as_real(state).view(left, size, -1)
     target = torch.view_as_real(out).view(left, size, -1)
     if left == 1:
@@ -63,11 +69,11 @@ def multiply_group(matrix: Tensor, state: Tensor, out: Tensor, left: int) -> Non
         torch.bmm(matrix.expand(left, size, size), source, out=target)
 
 
-def mix(matrices: list[Tensor], state: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
+def mix(matrices: Sequence[Tensor], state: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
     """Multiply the groups of all wires by their matrices in turn; return the result and a buffer that is free."""
     left = 1
     for matrix in matrices:
         multiply_group(matrix, state, spare, left)
-        left *= len(matrix)
+        left *= matrix.shape[0]
         state, spare = spare, state
     return state, spare

@@ -78,17 +78,23 @@ def energy_matrices(num_wires: int, dtype: torch.dtype, device: torch.device) ->
         return of_fields, of_pairs
 
 
-def multiply_by_tables(state: Tensor, tables: Tensor, num_wires: int) -> None:
+def multiply_by_tables(state: Tensor, tables: Tensor, num_wires: int, part: int = 0, parts: int = 1) -> None:
     """Multiply each amplitude by its entry on every face.
 
     Args:
-        state: (2^T, ..., columns), contiguous, changed in place.
+        state: (2^T / parts, ..., columns), contiguous, changed in place.
         tables: (entries, ..., columns), where all but the first dimension broadcast to those of state.
         num_wires: T.
+        part: which part of the states is given, where the states of A are cut into `parts` parts.
+        parts: number of parts, a power of two up to the number of states of A.
     """
-    view = state.unflatten(0, tuple(2**size for size in cut_into_groups(num_wires)))
+    a, b, c = (2**size for size in cut_into_groups(num_wires))
+    view = state.unflatten(0, (a // parts, b, c))
     for face in faces(num_wires):
-        view *= tables[face.start : face.stop].unflatten(0, face.shape)
+        table = tables[face.start : face.stop].unflatten(0, face.shape)
+        if parts > 1 and face.shape[0] > 1:
+            table = table[part * (a // parts) : (part + 1) * (a // parts)]
+        view *= table
 
 
 def sum_to_tables(values: Tensor, num_wires: int) -> Tensor:

@@ -12,7 +12,8 @@ from devices.plain_quench import plain_quench, quarter_turns
 
 DEFAULT_MEMORY_BUDGET = 2**30
 _CHUNK_BYTES = 2**20
-_FEWEST_COLUMNS = 8
+_FEWEST_COLUMNS = 16
+_LARGEST_PART = 12
 
 
 def quench_probabilities(
@@ -81,12 +82,14 @@ class _Steps:
         of_fields, of_pairs = energy_matrices(self.num_wires, fields.dtype, fields.device)
         self.field_tables, self.pair_tables = of_fields @ fields.T, of_pairs @ couplings.T
         double = angles.detach().to(torch.float64)
-        self.field_angles, self.pair_angles, _ = double.T.tolist()
+        self.field_angles, self.pair_angles, mixer_angles = double.T.tolist()
         self.alike = self.field_angles == self.pair_angles
         self.increments = _even_increments(double)
         self.groups = mixer_groups(self.num_wires)
-        made = {size: mixer_matrices(double[:, 2], size).to(fields) for size in set(self.groups)}
-        self.mixers = [[made[size][step] for size in self.groups] for step in range(len(double))]
+        self.leading = 1 if self.num_wires > _LARGEST_PART else 0
+        self.parts = 2 ** sum(self.groups[: self.leading])
+        made = (mixer_matrices(tuple(mixer_angles), size, fields.dtype, fields.device) for size in self.groups)
+        self.mixers = list(zip(*made, strict=True))
         self.start = quarter_turns(self.num_wires, fields.dtype.to_complex(), fields.device).conj_physical()
 
     def phases(self, piece: slice) -> Iterator[Tensor]:
@@ -129,9 +132,17 @@ class _Steps:
             state, spare = mix(self.hadamards(), state, torch.empty_like(state))
             state *= self.start.unsqueeze(1)
         for mixer, phases in zip(self.mixers, self.phases(piece), strict=True):
-            multiply_by_tables(state, phases, self.num_wires)
-            state, spare = mix(mixer, state, spare)
+            for part, (source, target) in enumerate(zip(self.cut(state), self.cut(spare), strict=True)):
+                multiply_by_tables(source, phases, self.num_wires, part, self.parts)
+                mix(mixer[self.leading :], source, target)
+            if (len(mixer) - self.leading) % 2:
+                state, spare = spare, state
+            state, spare = mix(mixer[: self.leading], state, spare)
         return state
+
+    def cut(self, state: Tensor) -> tuple[Tensor, ...]:
+        """Return the parts of a state that the mixers of all but the leading groups act on one by one."""
+        return state.chunk(self.parts)
 
     def hadamards(self) -> list[Tensor]:
         """Return the Hadamard gates of each group of wires."""
@@ -179,7 +190,7 @@ class _Quench(torch.autograd.Function):
                 torch.mul(state, steps.start.conj_physical().unsqueeze(1), out=result[:, piece])
             if keeps:
                 finals.append(state)
-        ctx.measured = measured
+        ctx.measured, ctx.steps = measured, steps
         ctx.save_for_backward(fields, couplings, angles, initial, *finals)
         return result.T
 
@@ -189,7 +200,7 @@ class _Quench(torch.autograd.Function):
         with torch.autocast(grad.device.type, enabled=False):
             if torch.is_grad_enabled():
                 return (*_plain_gradients(ctx, grad, fields, couplings, angles, initial), None, None)
-            found = _Gradients(_Steps(fields, couplings, angles), angles.shape, ctx.needs_input_grad)
+            found = _Gradients(ctx.steps, angles.shape, ctx.needs_input_grad)
             pieces = _pieces(grad.shape[0], grad.shape[1], fields.element_size() * 2)
             for index, piece in enumerate(pieces):
                 kept = _rows(initial, piece)
@@ -219,24 +230,28 @@ class _Gradients:
             torch.mul(grad, steps.start.unsqueeze(1), out=both[:, 0])
         both[:, 1] = state
         spare = torch.empty_like(both)
-        conjugate = torch.empty_like(state)
         by_pairs = torch.zeros_like(state)
         by_fields = by_pairs if steps.alike else torch.zeros_like(state)
         for step, phases in zip(reversed(range(len(steps.mixers))), steps.conjugate_phases(piece), strict=True):
             if self.of_angles is not None:
                 self.of_angles[step, 2] += _turning(steps, both)
-            both, spare = mix([matrix.T for matrix in steps.mixers[step]], both, spare)
-            slope = both[:, 0]
-            torch.conj_physical(both[:, 1], out=conjugate)
-            by_pairs.addcmul_(slope, conjugate, value=steps.pair_angles[step])
-            if not steps.alike:
-                by_fields.addcmul_(slope, conjugate, value=steps.field_angles[step])
+            back = [matrix.T for matrix in steps.mixers[step]]
+            both, spare = mix(back[: steps.leading], both, spare)
+            sums = [steps.cut(by_pairs), steps.cut(by_fields)]
+            for part, (source, target) in enumerate(zip(steps.cut(both), steps.cut(spare), strict=True)):
+                undone, _ = mix(back[steps.leading :], source, target)
+                conjugate = undone[:, 1].conj_physical()
+                sums[0][part].addcmul_(undone[:, 0], conjugate, value=steps.pair_angles[step])
+                if not steps.alike:
+                    sums[1][part].addcmul_(undone[:, 0], conjugate, value=steps.field_angles[step])
+                if step or self.of_initial is not None:
+                    multiply_by_tables(undone, phases.unsqueeze(1), wires, part, steps.parts)
+            if (len(back) - steps.leading) % 2:
+                both, spare = spare, both
             if self.of_angles is not None:
-                sums = sum_to_tables(slope * conjugate, wires).imag
-                self.of_angles[step, 0] += (sums * _columns(steps.field_tables, piece)).sum()
-                self.of_angles[step, 1] += (sums * _columns(steps.pair_tables, piece)).sum()
-            if step or self.of_initial is not None:
-                multiply_by_tables(both, phases.unsqueeze(1), wires)
+                turned = sum_to_tables(both[:, 0] * both[:, 1].conj_physical(), wires).imag
+                self.of_angles[step, 0] += (turned * _columns(steps.field_tables, piece)).sum()
+                self.of_angles[step, 1] += (turned * _columns(steps.pair_tables, piece)).sum()
         self.of_pairs.append(sum_to_tables(by_pairs, wires).imag)
         self.of_fields.append(self.of_pairs[-1] if steps.alike else sum_to_tables(by_fields, wires).imag)
         if self.of_initial is not None:

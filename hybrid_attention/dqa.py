@@ -1,6 +1,7 @@
 """The quantum layer: marginals from the Trotterized diabatic annealing circuit on any PennyLane device."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pennylane as qml
@@ -175,7 +176,7 @@ class DQALayer(IsingLayer):
         circuit = self._circuit(length, self.gradient if trains or self.gradient == "backprop" else None)
         circuit.qnode_weights["couplings"] = couplings
         try:
-            with _DoublePrecisionNumbers():
+            with nullcontext() if self.gradient == "backprop" else _DoublePrecisionNumbers():
                 measured = circuit(inputs.reshape(-1, 2 * length))
         finally:
             circuit.qnode_weights.clear()

@@ -93,7 +93,7 @@ class _Steps:
         self.start = quarter_turns(self.num_wires, fields.dtype.to_complex(), fields.device).conj_physical()
 
     def phases(self, piece: slice) -> Iterator[Tensor]:
-        """Yield exp(i (a_p h.s + b_p sum J s s)) of each step as tables, (entries, columns)."""
+        """Yield the tables exp(i (a_p h.s + b_p sum J s s)) of each step, (entries, columns); the next overwrites them."""
         return self._phases(piece, range(len(self.mixers)), 1)
 
     def conjugate_phases(self, piece: slice) -> Iterator[Tensor]:
@@ -117,8 +117,7 @@ class _Steps:
         elif len(order) > 1:
             once = turn(order.step * self.increments[0], order.step * self.increments[1])
             for _ in order[1:]:
-                phases = phases * once
-                yield phases
+                yield phases.mul_(once)
 
     def run(self, piece: slice, initial: Tensor | None) -> Tensor:
         """Return the final amplitudes of the rows in `piece` without their quarter turns, (2^T, columns)."""
@@ -230,6 +229,7 @@ class _Gradients:
             torch.mul(grad, steps.start.unsqueeze(1), out=both[:, 0])
         both[:, 1] = state
         spare = torch.empty_like(both)
+        conjugate = torch.empty_like(steps.cut(state)[0])
         by_pairs = torch.zeros_like(state)
         by_fields = by_pairs if steps.alike else torch.zeros_like(state)
         for step, phases in zip(reversed(range(len(steps.mixers))), steps.conjugate_phases(piece), strict=True):
@@ -240,7 +240,7 @@ class _Gradients:
             sums = [steps.cut(by_pairs), steps.cut(by_fields)]
             for part, (source, target) in enumerate(zip(steps.cut(both), steps.cut(spare), strict=True)):
                 undone, _ = mix(back[steps.leading :], source, target)
-                conjugate = undone[:, 1].conj_physical()
+                torch.conj_physical(undone[:, 1], out=conjugate)
                 sums[0][part].addcmul_(undone[:, 0], conjugate, value=steps.pair_angles[step])
                 if not steps.alike:
                     sums[1][part].addcmul_(undone[:, 0], conjugate, value=steps.field_angles[step])

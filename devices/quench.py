@@ -13,7 +13,7 @@ from devices.plain_quench import plain_quench, quarter_turns
 DEFAULT_MEMORY_BUDGET = 2**30
 _CHUNK_BYTES = 2**20
 _FEWEST_COLUMNS = 16
-_LARGEST_PART = 12
+_LARGEST_PART = 14
 
 
 def quench_probabilities(
@@ -93,7 +93,7 @@ class _Steps:
         self.start = quarter_turns(self.num_wires, fields.dtype.to_complex(), fields.device).conj_physical()
 
     def phases(self, piece: slice) -> Iterator[Tensor]:
-        """Yield the tables exp(i (a_p h.s + b_p sum J s s)) of each step, (entries, columns); the next overwrites them."""
+        """Yield exp(i (a_p h.s + b_p sum J s s)) of each step, (entries, columns); the next may overwrite it."""
         return self._phases(piece, range(len(self.mixers)), 1)
 
     def conjugate_phases(self, piece: slice) -> Iterator[Tensor]:

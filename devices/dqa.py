@@ -23,7 +23,7 @@ class DQA(Operation):
         wires: the spins in order, T of them.
 
     Raises:
-        ValueError: if there are no wires, a shape does not fit their number, or the batch sizes differ.
+        ValueError: if there are no wires, a shape does not fit their number, or the batch sizes differ or are 0.
 
     Fields and couplings are in nats, at the inverse temperatures of the schedule behind the angles.
     Cost: T + P (2 T + T (T - 1) / 2) gates. Source: arXiv 2606.12478, the diabatic quantum annealing sampler.
@@ -48,6 +48,8 @@ class DQA(Operation):
                 f"give ({count},) or (batch, {count}), ({pairs},) or (batch, {pairs}), and (steps, 3) with 1 step "
                 "or more."
             )
+        if any(len(shape) == 2 and not shape[0] for shape in shapes[:2]):
+            raise ValueError("DQA was given an empty batch: give fields and couplings of one circuit or more.")
         batches = {shape[0] for shape in shapes[:2] if len(shape) == 2}
         if len(batches) > 1:
             raise ValueError(

@@ -70,7 +70,7 @@ def energy_matrices(num_wires: int, dtype: torch.dtype, device: torch.device) ->
             spins = (1 - 2 * ((states.reshape(-1, 1) >> wire) & 1)).to(dtype)
             rows = slice(face.start, face.stop)
             for j in range(num_wires):
-                if homes.index(next(h for h in homes if group[j] in h)) == homes.index(home):
+                if next(h for h in homes if group[j] in h) == home:
                     of_fields[rows, j] = spins[:, j]
             for index, (j, k) in enumerate(pairs):
                 if next(h for h in homes if {group[j], group[k]} <= h) == home:

@@ -54,6 +54,8 @@ def quench_state(
         angles: as for quench_probabilities.
         initial: (2^T,) or (batch, 2^T), complex, the state that the operation acts on; |0...0> without it.
         memory_budget: as for quench_probabilities.
+
+    Cost and source: as for quench_probabilities.
     """
     return _run(fields, couplings, angles, initial, False, memory_budget)
 
@@ -202,9 +204,8 @@ class _Quench(torch.autograd.Function):
             found = _Gradients(ctx.steps, angles.shape, ctx.needs_input_grad)
             pieces = _pieces(grad.shape[0], grad.shape[1], fields.element_size() * 2)
             for index, piece in enumerate(pieces):
-                kept = _rows(initial, piece)
-                state = finals[index] if finals else found.steps.run(piece, kept)
-                found.add(piece, state, grad[piece].T, ctx.measured, kept)
+                state = finals[index] if finals else found.steps.run(piece, _rows(initial, piece))
+                found.add(piece, state, grad[piece].T, ctx.measured)
             return (*found.results(fields, couplings, angles, initial), None, None)
 
 
@@ -218,7 +219,7 @@ class _Gradients:
         self.of_pairs: list[Tensor] = []
         self.of_initial: list[Tensor] | None = [] if needed[3] else None
 
-    def add(self, piece: slice, state: Tensor, grad: Tensor, measured: bool, initial: Tensor | None) -> None:
+    def add(self, piece: slice, state: Tensor, grad: Tensor, measured: bool) -> None:
         """Undo the steps for the rows in `piece`, whose final amplitudes are `state` and gradient is `grad`."""
         steps = self.steps
         wires = steps.num_wires

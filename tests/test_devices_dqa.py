@@ -226,3 +226,11 @@ def test_shapes_that_do_not_fit_are_named(shapes, words):
 def test_no_wires_is_an_error():
     with pytest.raises(ValueError, match="no wires"):
         DQA(np.zeros(0), np.zeros(0), np.zeros((1, 3)), wires=[])
+
+
+@pytest.mark.parametrize("empty", ["fields", "couplings"])
+def test_an_empty_batch_is_an_error(empty):
+    fields = np.zeros((0, 3)) if empty == "fields" else np.zeros(3)
+    couplings = np.zeros((0, 3)) if empty == "couplings" else np.zeros(3)
+    with pytest.raises(ValueError, match="empty batch"):
+        DQA(fields, couplings, np.ones((2, 3)), wires=range(3))

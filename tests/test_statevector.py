@@ -278,3 +278,19 @@ def test_an_unknown_option_is_an_error():
 def test_more_wires_than_the_device_has_are_an_error():
     with pytest.raises(qml.exceptions.WireError):
         qml.QNode(lambda: (alone(*draw(), [0, 1, 2]), qml.probs())[1], qml.device("hybrid.statevector", wires=2))()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_parameters_are_computed_in_float32(dtype):
+    circuit = qml.QNode(
+        lambda h, J, angles: (DQA(h, J, angles, wires=range(3)), qml.probs(wires=range(3)))[1],
+        qml.device("hybrid.statevector", wires=3),
+    )
+    parameters = [
+        torch.linspace(-0.5, 0.7, 3).to(dtype),
+        torch.linspace(0.2, 0.4, 3).to(dtype),
+        torch.full((2, 3), 0.3),
+    ]
+    found = circuit(*parameters)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, circuit(*(x.float() for x in parameters)))

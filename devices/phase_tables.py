@@ -2,7 +2,8 @@
 
 The energy of a state has terms of one and two spins only. With the wires cut into three groups A, B and C, every term
 lies on one of the faces (A, B), (A, C) and (B, C), so the phases of all 2^T states are products of three tables with
-about 2^(2T/3) entries each: sines and cosines are taken of the tables alone, and none is kept per step.
+about 2^(2T/3) entries each: sines and cosines are taken of the tables alone, and none is kept per step. Up to eight
+wires one table of all states is faster: one multiplication instead of three.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-_LARGEST_SINGLE_TABLE = 4
+_LARGEST_SINGLE_TABLE = 8
 
 
 @dataclass(frozen=True)

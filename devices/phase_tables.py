@@ -2,8 +2,7 @@
 
 The energy of a state has terms of one and two spins only. With the wires cut into three groups A, B and C, every term
 lies on one of the faces (A, B), (A, C) and (B, C), so the phases of all 2^T states are products of three tables with
-about 2^(2T/3) entries each: sines and cosines are taken of the tables alone, and none is kept per step. Up to eight
-wires one table of all states is faster: one multiplication instead of three.
+about 2^(2T/3) entries each: sines and cosines are taken of the tables alone, and none is kept per step.
 """
 
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-_LARGEST_SINGLE_TABLE = 8
+_LARGEST_SINGLE_TABLE = 4
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,16 @@ def multiply_by_tables(state: Tensor, tables: Tensor, num_wires: int, part: int 
         if parts > 1 and face.shape[0] > 1:
             table = table[part * (a // parts) : (part + 1) * (a // parts)]
         view *= table
+
+
+def expand_tables(tables: Tensor, num_wires: int) -> Tensor:
+    """Return the product of each state's entries: (entries, columns) -> (2^T, columns)."""
+    found = list(faces(num_wires))
+    views = [tables[face.start : face.stop].unflatten(0, face.shape) for face in found]
+    product = views[0] if len(views) == 1 else views[0] * views[1]
+    for view in views[2:]:
+        product *= view
+    return product.flatten(0, 2)
 
 
 def sum_to_tables(values: Tensor, num_wires: int) -> Tensor:

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from devices.mixers import mix, mixer_generator, mixer_groups, mixer_matrices, multiply_group
-from devices.phase_tables import energy_matrices, multiply_by_tables, sum_to_tables
+from devices.phase_tables import energy_matrices, expand_tables, multiply_by_tables, sum_to_tables
 from devices.plain_quench import plain_quench, quarter_turns
 
 DEFAULT_MEMORY_BUDGET = 2**30
 _CHUNK_BYTES = 2**20
 _FEWEST_COLUMNS = 16
 _LARGEST_PART = 14
+_LARGEST_EXPANDED = 9
 
 
 def quench_probabilities(
@@ -87,6 +88,7 @@ class _Steps:
         self.field_angles, self.pair_angles, mixer_angles = double.T.tolist()
         self.alike = self.field_angles == self.pair_angles
         self.increments = _even_increments(double)
+        self.expands = self.num_wires <= _LARGEST_EXPANDED
         self.groups = mixer_groups(self.num_wires)
         self.leading = 1 if self.num_wires > _LARGEST_PART else 0
         self.parts = 2 ** sum(self.groups[: self.leading])
@@ -95,7 +97,7 @@ class _Steps:
         self.start = quarter_turns(self.num_wires, fields.dtype.to_complex(), fields.device).conj_physical()
 
     def phases(self, piece: slice) -> Iterator[Tensor]:
-        """Yield exp(i (a_p h.s + b_p sum J s s)) of each step, (entries, columns); the next may overwrite it."""
+        """Yield exp(i (a_p h.s + b_p sum J s s)) of each step for `multiply`; the next may overwrite it."""
         return self._phases(piece, range(len(self.mixers)), 1)
 
     def conjugate_phases(self, piece: slice) -> Iterator[Tensor]:
@@ -108,7 +110,8 @@ class _Steps:
 
         def turn(by_fields: float, by_pairs: float) -> Tensor:
             exponents = torch.add(field_tables * (sign * by_fields), pair_tables, alpha=sign * by_pairs)
-            return torch.complex(exponents.cos(), exponents.sin())
+            tables = torch.complex(exponents.cos(), exponents.sin())
+            return expand_tables(tables, self.num_wires) if self.expands else tables
 
         first = order[0]
         phases = turn(self.field_angles[first], self.pair_angles[first])
@@ -120,6 +123,13 @@ class _Steps:
             once = turn(order.step * self.increments[0], order.step * self.increments[1])
             for _ in order[1:]:
                 yield phases.mul_(once)
+
+    def multiply(self, state: Tensor, phases: Tensor, part: int) -> None:
+        """Multiply one of the parts of a state (2^T / parts, ..., columns) by its phases, in place."""
+        if self.expands:
+            state *= phases
+        else:
+            multiply_by_tables(state, phases, self.num_wires, part, self.parts)
 
     def run(self, piece: slice, initial: Tensor | None) -> Tensor:
         """Return the final amplitudes of the rows in `piece` without their quarter turns, (2^T, columns)."""
@@ -134,7 +144,7 @@ class _Steps:
             state *= self.start.unsqueeze(1)
         for mixer, phases in zip(self.mixers, self.phases(piece), strict=True):
             for part, (source, target) in enumerate(zip(self.cut(state), self.cut(spare), strict=True)):
-                multiply_by_tables(source, phases, self.num_wires, part, self.parts)
+                self.multiply(source, phases, part)
                 mix(mixer[self.leading :], source, target)
             if (len(mixer) - self.leading) % 2:
                 state, spare = spare, state
@@ -246,7 +256,7 @@ class _Gradients:
                 if not steps.alike:
                     sums[1][part].addcmul_(undone[:, 0], conjugate, value=steps.field_angles[step])
                 if step or self.of_initial is not None:
-                    multiply_by_tables(undone, phases.unsqueeze(1), wires, part, steps.parts)
+                    steps.multiply(undone, phases.unsqueeze(1), part)
             if (len(back) - steps.leading) % 2:
                 both, spare = spare, both
             if self.of_angles is not None:

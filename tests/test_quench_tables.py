@@ -8,7 +8,14 @@ import torch
 from trotter_oracle import X, on_wires
 
 from devices.mixers import mix, mixer_generator, mixer_groups, mixer_matrices, multiply_group
-from devices.phase_tables import cut_into_groups, energy_matrices, expand_tables, faces, multiply_by_tables, sum_to_tables
+from devices.phase_tables import (
+    cut_into_groups,
+    energy_matrices,
+    expand_tables,
+    faces,
+    multiply_by_tables,
+    sum_to_tables,
+)
 from devices.plain_quench import quarter_turns
 
 COLUMNS = 3

@@ -11,13 +11,13 @@ from torch.overrides import TorchFunctionMode
 
 from devices import DQA, make_device
 from hybrid_attention.circuit_sizes import choose_sizes, reaches
+from hybrid_attention.covariance import covariance_marginals, occupied, standard_errors
+from hybrid_attention.gradient_methods import choose_gradient, shifted_circuits
 from hybrid_attention.ising import num_pairs, pair_index
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.precision import without_autocast
 from hybrid_attention.schedules import LinearSchedule, Schedule, single_spin_response
-from hybrid_attention.state_tables import occupations
 
-_GRADIENTS = ("backprop", "adjoint")
 _RESERVED_OPTIONS = ("wires", "shots")
 _CLIP_POWER = 8
 _FAR_BEYOND = 1e3
@@ -32,19 +32,28 @@ class DQALayer(IsingLayer):
     a QNode inside a `pennylane.qnn.TorchLayer`, or as up to four, where queries that see only the first spins cost less
     on fewer wires. Parameters are float32 or float64, as the fields are.
 
+    After a forward pass with shots, `standard_error` holds the standard errors of the marginals, in their shape.
+
     Args:
         num_spins: as for IsingLayer, one wire for each spin.
         num_heads: as for IsingLayer.
-        device: name of a PennyLane device that simulates analytically; hybrid.statevector is made for these circuits.
+        device: name of a PennyLane device; hybrid.statevector is made for these circuits.
         schedule: the quench; LinearSchedule() by default.
-        gradient: "backprop" or "adjoint" through the circuit; "auto" takes the first that the device offers.
+        shots: samples for each query, 2 or more; None for exact probabilities. A device option `seed` fixes them
+            where the device has one.
+        gradient: "backprop" or "adjoint" through the circuit; "parameter-shift" from two further circuits for each gate
+            and query; "covariance" from the probabilities or samples of the forward pass alone, which would be right
+            for a Boltzmann distribution and is not quite the circuit's derivative. "auto" takes covariance with
+            shots, else the first of backprop and adjoint that the device offers.
         clip: bend fields smoothly so that |h| stays below schedule.max_field, past which a larger field would give a
             smaller <Z>. Fields up to half of it change by less than 0.1 %.
         device_options: further options of the device, not its wires or shots.
+        max_circuits: how many circuits the layer may submit in its life, one for each query and shifted parameter; a
+            forward pass that would need more raises RuntimeError before it submits any. No limit without it.
 
     Raises:
         ValueError: as for IsingLayer, and if the schedule has no positive inverse temperatures, the device cannot be
-            made, or it does not offer the gradient.
+            made, or the gradient or the shots do not fit it. Without shots the device is tried with one spin.
 
     Cost: for each query O(P T 2^T) on hybrid.statevector, whose memory for gradients does not grow with P. On other
     simulators O(P T^2 2^T); devices that do not broadcast run a circuit for every query, and backprop keeps the state
@@ -58,29 +67,43 @@ class DQALayer(IsingLayer):
         num_heads: int = 1,
         device: str = "hybrid.statevector",
         schedule: Schedule | None = None,
+        shots: int | None = None,
         gradient: str = "auto",
         clip: bool = True,
         device_options: dict[str, Any] | None = None,
+        max_circuits: int | None = None,
     ) -> None:
         super().__init__(num_spins, num_heads)
         reserved = [option for option in _RESERVED_OPTIONS if option in (device_options or {})]
         if reserved:
             raise ValueError(
                 f"device_options hold {' and '.join(reserved)}: leave them out, the layer makes one wire for each spin "
-                "and runs analytically."
+                "and has a setting `shots` of its own."
             )
+        if shots is not None and shots < 2:
+            raise ValueError(
+                f"shots={shots} was given: take 2 or more, which standard errors and covariances need, or None for "
+                "exact probabilities."
+            )
+        if max_circuits is not None and max_circuits < 0:
+            raise ValueError(f"max_circuits={max_circuits} was given: take 0 or more, or None for no limit.")
         self.device = device
         self.device_options = dict(device_options or {})
         self.schedule = LinearSchedule() if schedule is None else schedule
         self.clip = clip
         self.max_field = self.schedule.max_field
-        self.gradient = _choose_gradient(
-            gradient, device, make_device(device, max(num_spins, 1), **self.device_options)
+        self.shots = shots
+        self.max_circuits: int | None = None
+        self.circuits_run = 0
+        self.standard_error: Tensor | None = None
+        self.gradient = choose_gradient(
+            gradient, device, make_device(device, max(num_spins, 1), **self.device_options), shots
         )
         self._circuits: dict[tuple[int, str | None], qml.qnn.TorchLayer] = {}
         self._clipped: Tensor | None = None
-        if num_spins:
+        if num_spins and shots is None:
             self._try_device()
+        self.max_circuits, self.circuits_run = max_circuits, 0
 
     @torch.compiler.disable
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
@@ -88,7 +111,7 @@ class DQALayer(IsingLayer):
         check_finite(fields, present)
         assert self.couplings is not None
         check_finite_couplings(self.couplings)
-        self._clipped = None
+        self._clipped = self.standard_error = None
         if fields.numel() == 0:
             return fields * 1
         rows = fields if present is None else fields.masked_fill(~present, 0)
@@ -99,7 +122,10 @@ class DQALayer(IsingLayer):
         inputs = torch.stack((rows, here), dim=-2).transpose(0, 1)
         p = self._run_rows(inputs.flatten(1, -3), None if present is None else reaches(present, fields.shape))
         p = p.view(inputs.shape[:-2] + fields.shape[-1:]).transpose(0, 1)
-        return p if present is None else p.masked_fill(~present, 0)
+        p = p if present is None else p.masked_fill(~present, 0)
+        if self.shots is not None:
+            self.standard_error = standard_errors(p.detach(), self.shots)
+        return p
 
     def _run_rows(self, inputs: Tensor, reach: Tensor | None) -> Tensor:
         """Return p (H, rows, T) for inputs (H, rows, 2, T), in one execution for each number of wires."""
@@ -119,16 +145,24 @@ class DQALayer(IsingLayer):
         return torch.cat(parts, dim=1).index_select(1, torch.cat(places).argsort())
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return the fraction of present fields beyond schedule.max_field in the last forward pass, clipped or not."""
-        return {} if self._clipped is None else {"clipped_fields": self._clipped}
+        """Return numbers of the last forward pass.
+
+        clipped_fields is the fraction of present fields beyond schedule.max_field, clipped or not; standard_error, with
+        shots, the largest one of a marginal.
+        """
+        found = {} if self._clipped is None else {"clipped_fields": self._clipped}
+        return found if self.standard_error is None else {**found, "standard_error": self.standard_error.max()}
 
     def extra_repr(self) -> str:
         """Return the settings, for repr."""
-        return f"{super().extra_repr()}, device={self.device!r}, gradient={self.gradient!r}, schedule={self.schedule}"
+        return (
+            f"{super().extra_repr()}, device={self.device!r}, shots={self.shots}, gradient={self.gradient!r}, "
+            f"schedule={self.schedule}"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to one process: devices cannot be copied once they have run."""
-        return {**self.__dict__, "_circuits": {}, "_clipped": None}
+        return {**self.__dict__, "_circuits": {}, "_clipped": None, "standard_error": None}
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -161,41 +195,84 @@ class DQALayer(IsingLayer):
                 interface="torch",
                 diff_method=diff_method,
             )
+            if diff_method == "parameter-shift":
+                qnode = qml.transforms.broadcast_expand(qnode)
+            if self.shots is not None:
+                qnode = qml.set_shots(qnode, self.shots)
             shapes = {"couplings": (self.num_heads, num_pairs(length))}
             circuit = qml.qnn.TorchLayer(qnode, shapes, {"couplings": torch.nn.init.zeros_})
             self._circuits[length, diff_method] = circuit
         return self._circuits[length, diff_method]
 
     def _run(self, inputs: Tensor, length: int) -> Tensor:
-        """Return p (H, rows, length) for inputs (H, rows, 2, length), fields and then present spins.
-
-        PennyLane computes Jacobians with every adjoint execution, also under no_grad, hence the circuit without them.
-        """
+        """Return p (H, rows, length) for inputs (H, rows, 2, length), fields and then present spins."""
         couplings = self.leading_couplings(length)
-        trains = torch.is_grad_enabled() and (inputs.requires_grad or couplings.requires_grad)
-        circuit = self._circuit(length, self.gradient if trains or self.gradient == "backprop" else None)
+        trains_fields, trains_couplings = (torch.is_grad_enabled() and x.requires_grad for x in (inputs, couplings))
+        trains = trains_fields or trains_couplings
+        if trains and self.gradient != "covariance":
+            shifted = 0
+            if self.gradient == "parameter-shift":
+                shifted = shifted_circuits(length, len(self.schedule.angles()), trains_fields, trains_couplings)
+            return self._marginals(self._submit(inputs, couplings, self.gradient, shifted))
+        measured = self._submit_distinct(inputs.detach(), couplings.detach())
+        if not trains:
+            return self._marginals(measured)
+        fields, here = inputs[:, :, 0], inputs[:, :, 1].detach()
+        pairs = _present_pairs(couplings.unsqueeze(1), here)
+        flat_fields, flat_pairs, probabilities = (x.flatten(0, 1) for x in (fields, pairs, measured))
+        return covariance_marginals(flat_fields, flat_pairs, probabilities, self.shots).view(fields.shape)
+
+    def _submit_distinct(self, inputs: Tensor, couplings: Tensor) -> Tensor:
+        """Return what `_submit` does, where rows that are equal in all heads are run once and share their samples."""
+        rows, places = inputs.transpose(0, 1).flatten(1).unique(dim=0, return_inverse=True)
+        if len(rows) < inputs.shape[1]:
+            inputs = rows.view(-1, *inputs.shape[:1], *inputs.shape[2:]).transpose(0, 1)
+            return self._submit(inputs, couplings).index_select(1, places)
+        return self._submit(inputs, couplings)
+
+    def _submit(self, inputs: Tensor, couplings: Tensor, diff_method: str | None = None, shifted: int = 0) -> Tensor:
+        """Return what is measured, (H, rows, 2^length) probabilities or (H, rows, length) of <Z>, in one execution.
+
+        PennyLane computes Jacobians with every adjoint execution, also under no_grad, hence circuits without them.
+        """
+        heads, rows, _, length = inputs.shape
+        needed = heads * rows * (1 + shifted)
+        if self.max_circuits is not None and self.circuits_run + needed > self.max_circuits:
+            raise RuntimeError(
+                f"{needed} more circuits after {self.circuits_run} would pass max_circuits={self.max_circuits} of a "
+                "DQALayer: raise it, or shorten the run."
+            )
+        self.circuits_run += needed
+        circuit = self._circuit(length, diff_method)
         circuit.qnode_weights["couplings"] = couplings
         try:
-            with nullcontext() if self.gradient == "backprop" else _DoublePrecisionNumbers():
+            with _DoublePrecisionNumbers() if self._measures_z else nullcontext():
                 measured = circuit(inputs.reshape(-1, 2 * length))
         finally:
             circuit.qnode_weights.clear()
-        p = ((1 + measured) / 2).clamp(0, 1) if self.gradient == "adjoint" else _Marginals.apply(measured)
-        return p.view(*inputs.shape[:2], length)
+        return measured.view(heads, rows, -1)
+
+    def _marginals(self, measured: Tensor) -> Tensor:
+        """Return p (H, rows, length) from what was measured."""
+        return ((1 + measured) / 2).clamp(0, 1) if self._measures_z else _Marginals.apply(measured)
+
+    @property
+    def _measures_z(self) -> bool:
+        """Whether circuits measure <Z> of each wire, which adjoint and shifts are restricted to or cheaper for."""
+        return self.gradient in ("adjoint", "parameter-shift")
 
     def _quantum_function(self, length: int) -> Callable[[Tensor, Tensor], Any]:
-        """Return the QNode's function: the probabilities of all states, or <Z> where adjoint can do no more."""
+        """Return the QNode's function: the probabilities of all states, or <Z>."""
         with torch.inference_mode(False):
             angles = self.schedule.angles()
-            first, second = pair_index(length)
         beta_h, beta_J, heads = self.schedule.beta_h, self.schedule.beta_J, self.num_heads
         wires = range(length)
 
         def quench(inputs: Tensor, couplings: Tensor) -> Any:
-            fields, here = inputs[:, :length], inputs[:, length:]
-            pairs = couplings.repeat_interleave(len(inputs) // heads, dim=0) * (here[:, first] * here[:, second])
+            fields, here = inputs[:, :length], inputs[:, length:].detach()
+            pairs = _present_pairs(couplings.repeat_interleave(len(inputs) // heads, dim=0), here)
             DQA(fields / beta_h, pairs / beta_J, angles.to(inputs.device), wires=wires)
-            if self.gradient == "adjoint":
+            if self._measures_z:
                 return [qml.expval(qml.Z(wire)) for wire in wires]
             return qml.probs(wires=wires)
 
@@ -203,12 +280,12 @@ class DQALayer(IsingLayer):
 
 
 class _Marginals(torch.autograd.Function):
-    """P(|0>) of each wire from the probabilities of all states: (rows, 2^T) -> (rows, T)."""
+    """P(|0>) of each wire from the probabilities of all states: (..., 2^T) -> (..., T)."""
 
     @staticmethod
     def forward(ctx: Any, probabilities: Tensor) -> Tensor:
         length = probabilities.shape[-1].bit_length() - 1
-        ctx.is_zero = occupations(length, probabilities.dtype, probabilities.device).flip(0)
+        ctx.is_zero = occupied(length, probabilities.dtype, probabilities.device)
         return probabilities @ ctx.is_zero.T
 
     @staticmethod
@@ -227,6 +304,12 @@ class _DoublePrecisionNumbers(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def _present_pairs(couplings: Tensor, here: Tensor) -> Tensor:
+    """Return couplings (..., pairs) where both spins are present, and 0 elsewhere; here (..., T) is 0 or 1."""
+    first, second = pair_index(here.shape[-1], here.device)
+    return couplings * (here[..., first] * here[..., second])
+
+
 def _clip(fields: Tensor, limit: float) -> Tensor:
     """Return h (1 + (h / limit)^8)^(-1/8): h where it is small, +-limit where it is large, with finite gradients."""
     fields = fields.clamp(-_FAR_BEYOND * limit, _FAR_BEYOND * limit)
@@ -239,27 +322,3 @@ def _fraction(beyond: Tensor, present: Tensor | None) -> Tensor:
         return beyond.double().mean()
     present = present.expand(beyond.shape)
     return (beyond & present).sum() / present.sum().clamp_min(1)
-
-
-def _choose_gradient(gradient: str, name: str, device: qml.devices.Device) -> str:
-    """Return the gradient method to use, or raise where there is no such method or the device does not offer it."""
-    if gradient not in ("auto", *_GRADIENTS):
-        raise ValueError(f'gradient={gradient!r} was given: take "auto", "backprop" or "adjoint".')
-    offered = [
-        method
-        for method in _GRADIENTS
-        if device.supports_derivatives(qml.devices.ExecutionConfig(gradient_method=method))
-    ]
-    if gradient == "auto" and offered:
-        return offered[0]
-    if gradient in offered:
-        return gradient
-    if offered:
-        raise ValueError(
-            f"gradient={gradient!r} was given for the device {name!r}, which offers {' and '.join(offered)}: take "
-            'that or "auto".'
-        )
-    raise ValueError(
-        f"The device {name!r} offers neither of the gradients {' and '.join(_GRADIENTS)}: take a device that simulates "
-        "analytically, such as hybrid.statevector or lightning.qubit."
-    )

@@ -68,14 +68,20 @@ def occupied(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor
     return occupations(num_spins, dtype, device).flip(0)
 
 
-def standard_errors(p: Tensor, shots: int) -> Tensor:
+def standard_errors(p: Tensor, shots: int, readout_errors: Tensor | None = None) -> Tensor:
     """Return the standard errors of marginals estimated from samples, sqrt(p (1 - p) / (shots - 1)).
 
     Args:
-        p: (...), estimated from `shots` samples.
+        p: (..., T), estimated from `shots` samples.
         shots: 2 or more.
+        readout_errors: (T', 2), T' >= T, probabilities of reading |0> as 1 and |1> as 0 that were taken out of p, which
+            makes its errors larger by 1 / (1 - a - b).
 
     Returns:
-        (...), an unbiased estimate of the variance under the root; 0 where all samples agree.
+        (..., T), with an unbiased estimate of the variance under the root; 0 where all samples agree.
     """
-    return (p * (1 - p) / (shots - 1)).clamp_min(0).sqrt()
+    if readout_errors is None:
+        return (p * (1 - p) / (shots - 1)).clamp_min(0).sqrt()
+    a, b = readout_errors[: p.shape[-1]].to(p).unbind(-1)
+    read = p * (1 - a - b) + b
+    return (read * (1 - read) / (shots - 1)).clamp_min(0).sqrt() / (1 - a - b)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from devices import DQA, make_device
+from devices.readout import calibrate_readout, mitigate_probabilities, mitigate_z
 from hybrid_attention.circuit_sizes import choose_sizes, reaches
 from hybrid_attention.covariance import covariance_marginals, occupied, standard_errors
 from hybrid_attention.gradient_methods import choose_gradient, shifted_circuits
@@ -21,7 +22,7 @@ from hybrid_attention.schedules import LinearSchedule, Schedule, single_spin_res
 _RESERVED_OPTIONS = ("wires", "shots")
 _CLIP_POWER = 8
 _FAR_BEYOND = 1e3
-_AGREEMENT = 1e-4
+_ROOM_FOR_NOISE = 0.1
 
 
 class DQALayer(IsingLayer):
@@ -48,6 +49,8 @@ class DQALayer(IsingLayer):
         clip: bend fields smoothly so that |h| stays below schedule.max_field, past which a larger field would give a
             smaller <Z>. Fields up to half of it change by less than 0.1 %.
         device_options: further options of the device, not its wires or shots.
+        mitigate_readout: measure how often each wire is read wrongly, by two circuits before the first others, and take
+            these errors back out of all results.
         max_circuits: how many circuits the layer may submit in its life, one for each query and shifted parameter; a
             forward pass that would need more raises RuntimeError before it submits any. No limit without it.
 
@@ -71,6 +74,7 @@ class DQALayer(IsingLayer):
         gradient: str = "auto",
         clip: bool = True,
         device_options: dict[str, Any] | None = None,
+        mitigate_readout: bool = False,
         max_circuits: int | None = None,
     ) -> None:
         super().__init__(num_spins, num_heads)
@@ -93,6 +97,8 @@ class DQALayer(IsingLayer):
         self.clip = clip
         self.max_field = self.schedule.max_field
         self.shots = shots
+        self.mitigate_readout = mitigate_readout
+        self._readout_errors: Tensor | None = None
         self.max_circuits: int | None = None
         self.circuits_run = 0
         self.standard_error: Tensor | None = None
@@ -122,9 +128,11 @@ class DQALayer(IsingLayer):
         inputs = torch.stack((rows, here), dim=-2).transpose(0, 1)
         p = self._run_rows(inputs.flatten(1, -3), None if present is None else reaches(present, fields.shape))
         p = p.view(inputs.shape[:-2] + fields.shape[-1:]).transpose(0, 1)
+        if self.mitigate_readout:
+            p = p + (p.clamp(0, 1) - p).detach()
         p = p if present is None else p.masked_fill(~present, 0)
         if self.shots is not None:
-            self.standard_error = standard_errors(p.detach(), self.shots)
+            self.standard_error = standard_errors(p.detach(), self.shots, self._readout_errors)
         return p
 
     def _run_rows(self, inputs: Tensor, reach: Tensor | None) -> Tensor:
@@ -162,13 +170,13 @@ class DQALayer(IsingLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to one process: devices cannot be copied once they have run."""
-        return {**self.__dict__, "_circuits": {}, "_clipped": None, "standard_error": None}
+        return {**self.__dict__, "_circuits": {}, "_clipped": None, "standard_error": None, "_readout_errors": None}
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def _try_device(self) -> None:
-        """Raise ValueError if the device does not give a single spin the response that its circuit has."""
-        field = self.max_field / 2
+        """Raise ValueError if the device does not give a single spin the response that its circuit has, up to noise."""
+        field = -self.max_field / 2
         expected = (1 + single_spin_response(self.schedule.angles(), torch.tensor(field / self.schedule.beta_h))) / 2
         try:
             p = self._run(torch.tensor([[[[field], [1.0]]]], dtype=torch.float64).repeat(self.num_heads, 1, 1, 1), 1)
@@ -180,7 +188,7 @@ class DQALayer(IsingLayer):
             ) from error
         finally:
             self._circuits.clear()
-        if not torch.allclose(p, expected.to(p).expand_as(p), rtol=0, atol=_AGREEMENT):
+        if not torch.allclose(p, expected.to(p).expand_as(p), rtol=0, atol=_ROOM_FOR_NOISE):
             raise ValueError(
                 f"The device {self.device!r} gives a single spin p = {float(p[0, 0, 0]):.3g} where its circuit has "
                 f"{float(expected):.3g}: take a qubit simulator, such as hybrid.statevector or lightning.qubit."
@@ -236,13 +244,11 @@ class DQALayer(IsingLayer):
         PennyLane computes Jacobians with every adjoint execution, also under no_grad, hence circuits without them.
         """
         heads, rows, _, length = inputs.shape
-        needed = heads * rows * (1 + shifted)
-        if self.max_circuits is not None and self.circuits_run + needed > self.max_circuits:
-            raise RuntimeError(
-                f"{needed} more circuits after {self.circuits_run} would pass max_circuits={self.max_circuits} of a "
-                "DQALayer: raise it, or shorten the run."
-            )
-        self.circuits_run += needed
+        if self.mitigate_readout and self._readout_errors is None:
+            self._count(2)
+            device = make_device(self.device, self.num_spins, **self.device_options)
+            self._readout_errors = calibrate_readout(device, self.shots)
+        self._count(heads * rows * (1 + shifted))
         circuit = self._circuit(length, diff_method)
         circuit.qnode_weights["couplings"] = couplings
         try:
@@ -250,7 +256,20 @@ class DQALayer(IsingLayer):
                 measured = circuit(inputs.reshape(-1, 2 * length))
         finally:
             circuit.qnode_weights.clear()
-        return measured.view(heads, rows, -1)
+        measured = measured.view(heads, rows, -1)
+        if self._readout_errors is None:
+            return measured
+        mitigate = mitigate_z if self._measures_z else mitigate_probabilities
+        return mitigate(measured, self._readout_errors[:length])
+
+    def _count(self, circuits: int) -> None:
+        """Count circuits that are about to be submitted, or raise RuntimeError where they would be too many."""
+        if self.max_circuits is not None and self.circuits_run + circuits > self.max_circuits:
+            raise RuntimeError(
+                f"{circuits} more circuits after {self.circuits_run} would pass max_circuits={self.max_circuits} of a "
+                "DQALayer: raise it, or shorten the run."
+            )
+        self.circuits_run += circuits
 
     def _marginals(self, measured: Tensor) -> Tensor:
         """Return p (H, rows, length) from what was measured."""

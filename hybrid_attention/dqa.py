@@ -1,7 +1,7 @@
 """The quantum layer: marginals from the Trotterized diabatic annealing circuit on any PennyLane device."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import pennylane as qml
@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from devices import DQA, make_device
 from devices.readout import calibrate_readout, mitigate_probabilities, mitigate_z
+from hybrid_attention.circuit_counts import CircuitsNotRun, Execution, stand_in_marginals
 from hybrid_attention.circuit_sizes import choose_sizes, reaches
 from hybrid_attention.covariance import covariance_marginals, occupied, standard_errors
 from hybrid_attention.gradient_methods import choose_gradient, shifted_circuits
@@ -160,6 +161,28 @@ class DQALayer(IsingLayer):
         """
         found = {} if self._clipped is None else {"clipped_fields": self._clipped}
         return found if self.standard_error is None else {**found, "standard_error": self.standard_error.max()}
+
+    @contextmanager
+    def counting(self) -> Iterator[list[Execution]]:
+        """Submit no circuit inside the context, and list the executions that would have been; p is a stand-in."""
+        executions: list[Execution] = []
+        run = self._run
+
+        def count(inputs: Tensor, couplings: Tensor, diff_method: str | None = None, shifted: int = 0) -> Tensor:
+            heads, rows, _, length = inputs.shape
+            executions.append(Execution(length, heads * rows, diff_method, shifted))
+            raise CircuitsNotRun
+
+        def count_run(inputs: Tensor, length: int) -> Tensor:
+            with suppress(CircuitsNotRun):
+                run(inputs, length)
+            return stand_in_marginals(inputs, self.leading_couplings(length))
+
+        vars(self).update(_run=count_run, _submit=count)
+        try:
+            yield executions
+        finally:
+            del vars(self)["_run"], vars(self)["_submit"]
 
     def extra_repr(self) -> str:
         """Return the settings, for repr."""

@@ -16,10 +16,11 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from lightning_modules.estimate import estimate
 from lightning_modules.layer_factories import imported
 
 _TRACEBACK = "HYBRID_ATTENTION_TRACEBACK"
-_SUBCOMMANDS = ("fit", "validate", "test", "predict")
+_SUBCOMMANDS = ("fit", "validate", "test", "predict", "estimate")
 _HYPER_PARAMETERS = {"model": "hyper_parameters", "data": "datamodule_hyper_parameters"}
 _LINKED = ("context_length", "num_types", "vocabulary")
 _DESCRIPTION = f"""Train and test attention with learnable Ising couplings. Give YAML files with --config, each merged
@@ -28,8 +29,29 @@ the checkpoint come first, and config files and the command line win over them. 
 comes from."""
 
 
+class EstimatingTrainer(pl.Trainer):
+    """Lightning's Trainer, which can also say what training would run in circuits."""
+
+    def estimate(
+        self, model: pl.LightningModule, datamodule: pl.LightningDataModule, ckpt_path: str | None = None
+    ) -> None:
+        """Print how many circuits fit would run, without running them.
+
+        Args:
+            model: The model to fit.
+            datamodule: The data to fit it to.
+            ckpt_path: Checkpoint that the settings are taken from; its weights change no number.
+        """
+        print(estimate(model, datamodule, self))
+
+
 class HybridAttentionCLI(LightningCLI):
-    """The subcommands fit, validate, test and predict; fit ends with a test of its best checkpoint."""
+    """The subcommands fit, validate, test, predict and estimate; fit ends with a test of its best checkpoint."""
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return the subcommands, each with the arguments that are not settings."""
+        return {**LightningCLI.subcommands(), "estimate": {"model", "datamodule"}}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Let the model take its sizes from the data, and add checkpoints and the test after training."""
@@ -72,7 +94,7 @@ class HybridAttentionCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Refuse data that the model cannot use, and say so where the weights will be random."""
         self._check_data()
-        if self.subcommand != "fit" and not self._get(self.config, "ckpt_path"):
+        if self.subcommand not in ("fit", "estimate") and not self._get(self.config, "ckpt_path"):
             print(f"No --ckpt_path was given: {self.subcommand} runs on random weights.")
 
     def after_fit(self) -> None:
@@ -121,6 +143,7 @@ def main(args: list[str] | None = None) -> None:
         HybridAttentionCLI(
             pl.LightningModule,
             pl.LightningDataModule,
+            trainer_class=EstimatingTrainer,
             subclass_mode_model=True,
             subclass_mode_data=True,
             auto_configure_optimizers=False,

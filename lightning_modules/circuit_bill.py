@@ -1,6 +1,5 @@
 """How many circuits a model's passes over data would run, counted without running any."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -123,7 +122,7 @@ def count_pass(
     batch of each shape is. Cost: the model's without the circuits, for each of these.
     """
     if isinstance(limit, float):
-        limit = int(limit * len(loader))  # type: ignore[arg-type]
+        limit = None if limit == 1 else int(limit * len(loader))  # type: ignore[arg-type]
     executions: Counter[Execution] = Counter()
     known: dict[torch.Size, list[Execution]] = {}
     batches = 0
@@ -140,7 +139,6 @@ def count_pass(
 
 def passes_of_fit(model: nn.Module, data: pl.LightningDataModule, trainer: pl.Trainer) -> list[Pass]:
     """Return a forward pass and a step on the first training batch, an epoch, and the other passes that fit makes."""
-    sanity = trainer.num_sanity_val_steps
     data.setup("fit")
     step = count_pass("training step", model, data.train_dataloader(), True, 1)
     passes = [
@@ -148,10 +146,10 @@ def passes_of_fit(model: nn.Module, data: pl.LightningDataModule, trainer: pl.Tr
         step,
         count_pass("training epoch", model, data.train_dataloader(), True, trainer.limit_train_batches),
     ]
-    if sanity:
-        limit = None if math.isinf(sanity) else int(sanity)
-        passes.append(count_pass("validation before training", model, data.val_dataloader(), limit=limit))
     passes.append(count_pass("validation pass", model, data.val_dataloader(), limit=trainer.limit_val_batches))
+    sanity = min(trainer.num_sanity_val_steps, passes[-1].batches)
+    if sanity:
+        passes.append(count_pass("validation before training", model, data.val_dataloader(), limit=int(sanity)))
     data.setup("test")
     passes.append(count_pass("test pass", model, data.test_dataloader(), limit=trainer.limit_test_batches))
     return passes

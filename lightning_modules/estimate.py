@@ -12,7 +12,8 @@ _GRADIENTS = {
     "backprop": "by backprop through the simulation cost no further circuits",
     "adjoint": "by adjoint differentiation of the simulation cost no further circuits",
     "covariance": "are covariances of what the forward pass measures and cost no further circuits",
-    "parameter-shift": "by parameter-shift cost two further circuits for each parameter of a gate and each query",
+    "parameter-shift": "by parameter-shift cost two further circuits for each field and coupling of each step and query. At most: "
+    "PennyLane leaves out queries whose results have no gradient",
 }
 _NO_CIRCUITS = "No circuits are run: the model has no quantum layer, such as configs/layers/dqa.yaml sets."
 
@@ -67,9 +68,10 @@ def _notes(passes: list[Pass], layers: list[DQALayer]) -> list[str]:
     notes = [
         "A circuit is one query of one head in one block.",
         f"Gradients {_GRADIENTS[layer.gradient]}.",
-        f"The device {layer.device} "
-        + ("takes all circuits of an execution in one call" if at_once else "takes circuits one by one")
-        + f"; a simulator holds states of {memory} at once, in complex128, and more for gradients through them.",
+        f"The device {layer.device} takes "
+        + ("an execution of many circuits" if at_once else "one circuit")
+        + " a call.",
+        f"A simulator needs {memory} for the states of a call in complex128, and more for gradients through them.",
         "Shots: none, probabilities are exact." if layer.shots is None else f"Shots: {layer.shots:,} for each circuit.",
     ]
     if layer.gradient == "covariance":
@@ -78,7 +80,7 @@ def _notes(passes: list[Pass], layers: list[DQALayer]) -> list[str]:
         notes.append("Equal queries run once in validation and tests.")
     if layer.shots is None:
         trials = sum(each.num_heads for each in layers)
-        notes.append(f"Each command also tries the device once: {trials:,} circuit(s) of 1 wire, this one too.")
+        notes.append(f"Making the model, here too, tries the device with circuits of 1 wire: {trials:,} more.")
     else:
         notes.append("No circuit was run for this estimate.")
     return notes

@@ -12,8 +12,8 @@ _GRADIENTS = {
     "backprop": "by backprop through the simulation cost no further circuits",
     "adjoint": "by adjoint differentiation of the simulation cost no further circuits",
     "covariance": "are covariances of what the forward pass measures and cost no further circuits",
-    "parameter-shift": "by parameter-shift cost two further circuits for each field and coupling of each step and query. At most: "
-    "PennyLane leaves out queries whose results have no gradient",
+    "parameter-shift": "by parameter-shift cost two further circuits for each query and parameter of an RZ or IsingZZ "
+    "gate. At most: PennyLane leaves out queries whose results have no gradient",
 }
 _NO_CIRCUITS = "No circuits are run: the model has no quantum layer, such as configs/layers/dqa.yaml sets."
 

@@ -2,6 +2,7 @@
 
 from devices.configuration import make_device
 from devices.dqa import DQA
+from devices.sampling import samples_only
 from devices.statevector import HybridStatevector
 
-__all__ = ["DQA", "HybridStatevector", "make_device"]
+__all__ = ["DQA", "HybridStatevector", "make_device", "samples_only"]

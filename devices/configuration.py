@@ -5,6 +5,11 @@ from typing import Any
 
 import pennylane as qml
 
+from devices.backends import check_braket_simulator, ibm_backend
+from devices.credentials import check_credentials, credentials_hint
+from devices.messages import one_line
+from devices.noise import add_noise, aer_noise_model
+
 _PACKAGES = {
     "lightning.gpu": "pennylane-lightning-gpu",
     "lightning.kokkos": "pennylane-lightning-kokkos",
@@ -15,7 +20,15 @@ _PACKAGES = {
     "cirq": "pennylane-cirq",
     "qulacs": "pennylane-qulacs",
 }
-_EXTRAS = {"lightning.gpu": "gpu"}
+_EXTRAS = {
+    "lightning.gpu": "gpu",
+    "lightning.kokkos": "kokkos",
+    "qiskit": "qiskit",
+    "braket": "braket",
+    "ionq": "ionq",
+    "cirq": "cirq",
+}
+_NOISY = "default.mixed"
 
 
 def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
@@ -24,11 +37,14 @@ def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
     Args:
         name: PennyLane's short name, such as "default.qubit", "lightning.qubit" or "lightning.gpu".
         wires: number of wires, 1 or more.
-        options: passed to the device.
+        options: passed to the device. Plain data stand for objects: `noise` of default.mixed, such as
+            {"depolarizing": 0.01, "readout": 0.02}; `noise_model` of qiskit.aer and `backend` of qiskit.remote, names
+            such as "FakeManilaV2", or for the latter that of a machine of IBM's.
 
     Raises:
-        ValueError: if there is no such device, its package is not installed, an option is not one of the device's, the
-            device has fewer wires, or it cannot be made on this machine (such as lightning.gpu without a GPU).
+        ValueError: if there is no such device, its package is not installed, an option is missing, not one of the
+            device's, or names nothing, credentials are missing, the device has fewer wires, or it cannot be made on this
+            machine (such as lightning.gpu without a GPU).
 
     Cost: that of the device's constructor; importing a plugin for the first time takes seconds.
     """
@@ -38,39 +54,62 @@ def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
         qml.refresh_devices()
     if name not in qml.plugin_devices:
         raise ValueError(_no_such_device(name))
+    noise = options.pop("noise", None)
+    if noise is not None and name != _NOISY:
+        raise ValueError(f"The device {name!r} was given noise={noise!r}: only {_NOISY} has this option.")
+    check_credentials(name, options)
+    objects = _with_objects(name, wires, options)
     try:
-        device = qml.device(name, wires=wires, **options)
+        device = qml.device(name, wires=wires, **objects)
     except TypeError as error:
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "nothing but wires"
         raise ValueError(
-            f"The device {name!r} was given {given} and refused it ({_one_line(error)}): give only options that its "
+            f"The device {name!r} was given {given} and refused it ({one_line(error)}): give only options that its "
             "constructor has."
         ) from error
-    except (ImportError, RuntimeError, OSError, qml.exceptions.DeviceError) as error:
+    except Exception as error:
+        missing = credentials_hint(error)
+        if missing:
+            raise ValueError(f"The device {name!r} has no credentials ({one_line(error)}): {missing}.") from error
         hint = (
             " It needs an NVIDIA GPU with a recent driver; use lightning.qubit on a CPU."
             if name.endswith("gpu")
             else ""
         )
-        raise ValueError(f"The device {name!r} cannot be used here ({_one_line(error)}).{hint}") from error
+        raise ValueError(f"The device {name!r} cannot be used here ({one_line(error)}).{hint}") from error
     if device.wires is not None and len(device.wires) < wires:
         raise ValueError(
             f"The device {name!r} has {len(device.wires)} wires and {wires} were asked for: take fewer spins or "
             "another device."
         )
-    return device
+    return device if noise is None else add_noise(device, noise)
+
+
+def _with_objects(name: str, wires: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the objects that their names stand for."""
+    noise_model, backend = options.get("noise_model"), options.get("backend")
+    if name == "qiskit.aer" and isinstance(noise_model, str):
+        return {**options, "noise_model": aer_noise_model(noise_model, wires)}
+    if name == "qiskit.remote" and backend is None:
+        raise ValueError(
+            "The device 'qiskit.remote' was given no backend: name one of IBM's machines, or a stand-in for one "
+            "that runs here, such as FakeManilaV2."
+        )
+    if name == "qiskit.remote" and isinstance(backend, str):
+        return {**options, "backend": ibm_backend(backend, wires)}
+    if name == "braket.local.qubit" and isinstance(backend, str):
+        check_braket_simulator(backend)
+    return options
 
 
 def _no_such_device(name: str) -> str:
-    package = _PACKAGES.get(name) or _PACKAGES.get(name.partition(".")[0])
+    family = name.partition(".")[0]
+    package = _PACKAGES.get(name) or _PACKAGES.get(family)
     if package:
-        wanted = f"'hybrid-attention[{_EXTRAS[name]}]', which brings {package}" if name in _EXTRAS else package
+        extra = _EXTRAS.get(name) or _EXTRAS.get(family)
+        wanted = f"'hybrid-attention[{extra}]', which brings {package}" if extra else package
         return f"The device {name!r} is not installed: pip install {wanted}."
     known = sorted(qml.plugin_devices)
     close = difflib.get_close_matches(name, known, n=1)
     guess = f" Did you mean {close[0]!r}?" if close else ""
     return f"There is no device {name!r} here; installed are {', '.join(known)}.{guess}"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

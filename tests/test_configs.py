@@ -1,7 +1,9 @@
 """Every shipped YAML file is parsed and run for a step, in the combinations that the README names."""
 
+import re
 from pathlib import Path
 
+import pennylane as qml
 import pytest
 import torch
 import yaml
@@ -10,6 +12,11 @@ from lightning_modules.cli import main
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TEXT = "all the world is a stage, and all the men and women merely players.\n" * 60
+NEED_CREDENTIALS = {
+    "ionq.simulator": ("IONQ_API_KEY", "PENNYLANE_IONQ_API_KEY"),
+    "ionq.qpu": ("IONQ_API_KEY", "PENNYLANE_IONQ_API_KEY"),
+    "braket.aws.qubit": ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"),
+}
 
 
 @pytest.fixture
@@ -62,11 +69,20 @@ def test_each_layer_trains_and_tests(run, task, layer):
 
 
 @pytest.mark.parametrize("device", every("devices"))
-def test_each_device_trains_or_says_what_is_missing(run, device):
+def test_each_device_trains_or_says_what_is_missing(run, device, monkeypatch):
     name = yaml.safe_load((CONFIGS / device).read_text())["model"]["init_args"]["layer"]["init_args"]["device"]
     settings = {"data.init_args.context_length": 4}
-    if name == "lightning.gpu" and not torch.cuda.is_available():
-        with pytest.raises(SystemExit, match=r"error: The device 'lightning\.gpu' (is not installed|cannot be used)"):
+    missing = None
+    if name not in qml.plugin_devices:
+        missing = r"is not installed: pip install 'hybrid-attention\["
+    elif name == "lightning.gpu" and not torch.cuda.is_available():
+        missing = "cannot be used"
+    elif name in NEED_CREDENTIALS:
+        for variable in NEED_CREDENTIALS[name]:
+            monkeypatch.delenv(variable, raising=False)
+        missing = f"(?s).*set {NEED_CREDENTIALS[name][0]}"
+    if missing:
+        with pytest.raises(SystemExit, match=rf"error: The device '{re.escape(name)}' {missing}"):
             run("brackets", "layers/dqa.yaml", device, **settings)
         return
     assert f"device='{name}'" in run("brackets", "layers/dqa.yaml", device, **settings)

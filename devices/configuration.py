@@ -43,8 +43,8 @@ def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
 
     Raises:
         ValueError: if there is no such device, its package is not installed, an option is missing, not one of the
-            device's, or names nothing, credentials are missing, the device has fewer wires, or it cannot be made on this
-            machine (such as lightning.gpu without a GPU).
+            device's, or names nothing, credentials are missing, the device has fewer wires, or it cannot be made
+            here (such as lightning.gpu without a GPU).
 
     Cost: that of the device's constructor; importing a plugin for the first time takes seconds.
     """

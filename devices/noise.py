@@ -33,7 +33,7 @@ def add_noise(device: qml.devices.Device, noise: Mapping[str, float]) -> qml.dev
     Raises:
         ValueError: if there is no such channel, or a strength is not a number from 0 to 1.
 
-    Cost: one operation for each channel, gate and wire; with readout noise a circuit for each measurement on other wires.
+    Cost: one operation for each channel, gate and wire; with readout noise, a circuit for each set of measured wires.
     """
     if not isinstance(noise, Mapping):
         raise ValueError(f"noise={noise!r} was given: give strengths by name, such as {{depolarizing: 0.01}}.")

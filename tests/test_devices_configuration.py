@@ -124,7 +124,7 @@ def test_ionq_with_a_key_is_made(stand_in, no_keys, monkeypatch, variable):
 
 def test_braket_without_an_arn_says_what_to_give(stand_in):
     stand_in("braket.aws.qubit")
-    with pytest.raises(ValueError, match="no device_arn.*arn:aws:braket"):
+    with pytest.raises(ValueError, match=r"no device_arn.*arn:aws:braket"):
         make_device("braket.aws.qubit", 2)
 
 
@@ -147,7 +147,7 @@ def test_braket_without_credentials_names_the_variable(stand_in, kind, words):
 
 def test_qiskit_remote_without_a_backend_says_what_to_give(stand_in):
     stand_in("qiskit.remote")
-    with pytest.raises(ValueError, match="no backend.*FakeManilaV2"):
+    with pytest.raises(ValueError, match=r"no backend.*FakeManilaV2"):
         make_device("qiskit.remote", 2)
 
 
@@ -182,7 +182,8 @@ def test_damping_and_readout_noise():
     assert noisy_mean(phase_damping=0.2) == pytest.approx(-1, abs=1e-12)
     assert noisy_mean(num_gates=5, readout=0.1) == pytest.approx(-0.8, abs=1e-12)
     assert noisy_mean(depolarizing=0.3, readout=0.1) == pytest.approx(-0.6 * 0.8, abs=1e-12)
-    assert noisy_mean() == noisy_mean(depolarizing=0, readout=0) == -1
+    assert noisy_mean() == pytest.approx(-1, abs=1e-12)
+    assert noisy_mean(depolarizing=0, readout=0) == pytest.approx(-1, abs=1e-12)
 
 
 def test_noise_reaches_every_wire_of_a_gate():

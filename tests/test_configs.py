@@ -12,6 +12,7 @@ from lightning_modules.cli import main
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TEXT = "all the world is a stage, and all the men and women merely players.\n" * 60
+PLUGINS = ("lightning.kokkos", "qiskit.", "braket.", "ionq.", "cirq.")
 NEED_CREDENTIALS = {
     "ionq.simulator": ("IONQ_API_KEY", "PENNYLANE_IONQ_API_KEY"),
     "ionq.qpu": ("IONQ_API_KEY", "PENNYLANE_IONQ_API_KEY"),
@@ -68,9 +69,19 @@ def test_each_layer_trains_and_tests(run, task, layer):
     assert {"exact": "ExactLayer", "dqa": "DQALayer"}[Path(layer).stem] in out
 
 
-@pytest.mark.parametrize("device", every("devices"))
+def device_of(file):
+    return yaml.safe_load((CONFIGS / file).read_text())["model"]["init_args"]["layer"]["init_args"]["device"]
+
+
+def plugin_marks(file):
+    """Plugins that are installed run with -m plugins; the others only have to say what to install."""
+    name = device_of(file)
+    return [pytest.mark.plugins] if name.startswith(PLUGINS) and name in qml.plugin_devices else []
+
+
+@pytest.mark.parametrize("device", [pytest.param(file, marks=plugin_marks(file)) for file in every("devices")])
 def test_each_device_trains_or_says_what_is_missing(run, device, monkeypatch):
-    name = yaml.safe_load((CONFIGS / device).read_text())["model"]["init_args"]["layer"]["init_args"]["device"]
+    name = device_of(device)
     settings = {"data.init_args.context_length": 4}
     missing = None
     if name not in qml.plugin_devices:
@@ -80,7 +91,8 @@ def test_each_device_trains_or_says_what_is_missing(run, device, monkeypatch):
     elif name in NEED_CREDENTIALS:
         for variable in NEED_CREDENTIALS[name]:
             monkeypatch.delenv(variable, raising=False)
-        missing = f"(?s).*set {NEED_CREDENTIALS[name][0]}"
+        monkeypatch.setenv("AWS_CONFIG_FILE", "none")
+        missing = rf"[\s\S]*set {NEED_CREDENTIALS[name][0]}"
     if missing:
         with pytest.raises(SystemExit, match=rf"error: The device '{re.escape(name)}' {missing}"):
             run("brackets", "layers/dqa.yaml", device, **settings)

@@ -9,8 +9,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from devices import DQA, make_device
-from devices.readout import calibrate_readout, mitigate_probabilities, mitigate_z
+from devices import (
+    DQA,
+    calibrate_readout,
+    make_device,
+    mitigate_probabilities,
+    mitigate_z,
+    samples_only,
+)
 from hybrid_attention.circuit_counts import CircuitsNotRun, Execution, stand_in_marginals
 from hybrid_attention.circuit_sizes import choose_sizes, reaches
 from hybrid_attention.covariance import covariance_marginals, occupied, standard_errors
@@ -21,6 +27,7 @@ from hybrid_attention.precision import without_autocast
 from hybrid_attention.schedules import LinearSchedule, Schedule, single_spin_response
 
 _RESERVED_OPTIONS = ("wires", "shots")
+_SECRET_OPTIONS = ("api_key", "token", "ibmqx_token", "password")
 _CLIP_POWER = 8
 _FAR_BEYOND = 1e3
 _ROOM_FOR_NOISE = 0.1
@@ -84,6 +91,17 @@ class DQALayer(IsingLayer):
             raise ValueError(
                 f"device_options hold {' and '.join(reserved)}: leave them out, the layer makes one wire for each spin "
                 "and has a setting `shots` of its own."
+            )
+        secrets = [option for option in _SECRET_OPTIONS if option in (device_options or {})]
+        if secrets:
+            raise ValueError(
+                f"device_options hold {' and '.join(secrets)}, which checkpoints and logs would save: give credentials "
+                "by the environment variables or files of the device's package."
+            )
+        if shots is None and samples_only(device):
+            raise ValueError(
+                f"The device {device!r} was given no shots, and has no exact probabilities: set `shots` to the number "
+                "of samples for each query, such as 1000."
             )
         if shots is not None and shots < 2:
             raise ValueError(

@@ -36,12 +36,19 @@ def dqa_probabilities(operation: DQA, memory_budget: int = DEFAULT_MEMORY_BUDGET
 def as_tensors(data: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return fields, couplings and angles as float32 or float64 tensors, on the device of those that torch has."""
     device = next((x.device for x in data if isinstance(x, Tensor)), torch.device("cpu"))
-    tensors = (x if isinstance(x, Tensor) else torch.from_numpy(np.array(qml.math.unwrap(x))) for x in data)
+    tensors = (x if isinstance(x, Tensor) else _from_array(qml.math.unwrap(x)) for x in data)
     fields, couplings, angles = (_in_working_precision(x).to(device) for x in tensors)
     return fields, couplings, angles
 
 
+def _from_array(values: Any) -> Tensor:
+    array = np.array(values)
+    return torch.from_numpy(array.astype(np.float64) if array.dtype == np.longdouble else array)
+
+
 def _in_working_precision(values: Tensor) -> Tensor:
+    if values.is_complex():
+        raise ValueError("DQA was given complex fields, couplings or angles: give real ones.")
     if values.dtype in (torch.float32, torch.float64):
         return values
     return values.float() if values.is_floating_point() else values.double()

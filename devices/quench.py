@@ -34,7 +34,8 @@ def quench_probabilities(
 
     Cost: per row and step 2^T times about 8 T multiplications for the mixers and three complex ones for the phases;
     the backward pass, which undoes the steps one by one, about twice that. Rows are worked on in chunks that fit a
-    processor's cache; beside them memory holds the result and, for gradients, the final states.
+    processor's cache, 16 at least; beside them memory holds the result and, for gradients, the final states. Tables
+    for each number of wires stay in memory: 3 * 2^(2T/3) T^2 / 2 numbers, and one for each state.
     Source: arXiv 2606.12478, the diabatic quantum annealing sampler.
     """
     return _run(fields, couplings, angles, None, True, memory_budget)

@@ -36,6 +36,8 @@ def join_rows(parts: list[QuantumScript], results: list[Any]) -> Any:
 def _take(operation: Any, piece: int | slice) -> Any:
     if operation.batch_size is None:
         return operation
+    if not hasattr(operation, "ndim_params"):
+        return qml.QubitUnitary(operation.matrix()[piece], operation.wires)
     data = [
         values[piece] if qml.math.ndim(values) > ndim else values
         for values, ndim in zip(operation.data, operation.ndim_params, strict=True)

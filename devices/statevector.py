@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from functools import partial
+from math import inf
+from numbers import Real
 from typing import Any
 
 import pennylane as qml
@@ -36,12 +38,12 @@ class HybridStatevector(DefaultQubit):
         wires: number of wires or their labels; any wires without it.
         shots: number of shots of circuits that name none.
         seed: seed of the draws, as for default.qubit.
-        memory_budget: bytes. Circuits whose batch of states is larger run some rows at a time. Gradients of DQA
-            circuits keep the final states up to this size, and run the quench again beyond it; backprop through other
-            gates keeps every state, as it does in default.qubit.
+        memory_budget: bytes. Circuits of other gates whose batch of states is larger run some rows at a time, and
+            backprop through them keeps every state, as in default.qubit. Circuits of DQA alone run 16 rows or more at a
+            time in any case; their gradients keep the final states up to this size, and run the quench again beyond it.
 
     Raises:
-        ValueError: if memory_budget is not positive.
+        ValueError: if memory_budget is not a positive, finite number.
 
     Cost: O(P T 2^T) for each row of a DQA circuit with P steps, forward and backward; as default.qubit otherwise.
     """
@@ -53,10 +55,10 @@ class HybridStatevector(DefaultQubit):
         seed: Any = "global",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
     ) -> None:
-        if memory_budget <= 0:
-            raise ValueError(f"memory_budget={memory_budget} was given: give a positive number of bytes.")
+        if isinstance(memory_budget, bool) or not isinstance(memory_budget, Real) or not 1 <= memory_budget < inf:
+            raise ValueError(f"memory_budget={memory_budget!r} was given: give a positive number of bytes.")
         super().__init__(wires=wires, shots=shots, seed=seed)
-        self.memory_budget = memory_budget
+        self.memory_budget: int = int(memory_budget)
 
     @property
     def name(self) -> str:

@@ -31,7 +31,8 @@ def choose_sizes(counts: tuple[tuple[int, int], ...], steps: int) -> tuple[int, 
         counts: (reach, number of rows) for each reach that occurs, ascending in reach.
         steps: number of Trotter steps P.
 
-    A row on n wires costs P 2^n, and an execution as much as 2^17 of that. Cost: a few thousand sums, once.
+    A row on n wires costs P 2^n, and an execution as much as 2^17 of that. Cost: a few thousand sums, once for
+    each set of counts.
     """
     occurring = [reach for reach, _ in counts]
 

@@ -27,6 +27,7 @@ from hybrid_attention.precision import without_autocast
 from hybrid_attention.schedules import LinearSchedule, Schedule, single_spin_response
 
 _RESERVED_OPTIONS = ("wires", "shots")
+_FIXED_SETTINGS = ("device", "device_options", "schedule", "shots", "gradient", "mitigate_readout")
 _SECRET_OPTIONS = ("api_key", "token", "ibmqx_token", "password")
 _CLIP_POWER = 8
 _FAR_BEYOND = 1e3
@@ -129,6 +130,15 @@ class DQALayer(IsingLayer):
         if num_spins and shots is None:
             self._try_device()
         self.max_circuits, self.circuits_run = max_circuits, 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, but no setting that circuits were made with."""
+        if name in _FIXED_SETTINGS and name in self.__dict__:
+            raise AttributeError(
+                f"{name} of a DQALayer was set, which its circuits are made with: make another layer and load this "
+                "one's state_dict into it."
+            )
+        super().__setattr__(name, value)
 
     @torch.compiler.disable
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:

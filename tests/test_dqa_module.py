@@ -214,6 +214,16 @@ def test_settings_that_cannot_work_are_refused_at_construction(settings, words):
         DQALayer(**{"num_spins": 2, "schedule": SCHEDULE, **settings})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("schedule", LinearSchedule(2, 3.0)), ("shots", 100), ("device", "default.qubit")]
+)
+def test_settings_that_circuits_were_made_with_cannot_be_changed_unnoticed(name, value):
+    layer = DQALayer(2, schedule=SCHEDULE)
+    with pytest.raises(AttributeError, match=f"{name} of a DQALayer was set"):
+        setattr(layer, name, value)
+    assert getattr(layer, name) != value
+
+
 def test_a_missing_package_is_named_at_construction(monkeypatch):
     monkeypatch.setattr(qml, "plugin_devices", {"default.qubit": qml.plugin_devices["default.qubit"]})
     monkeypatch.setattr(qml, "refresh_devices", lambda: None)

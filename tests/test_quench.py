@@ -192,6 +192,20 @@ def test_recomputation_gives_the_same_gradients(kernel, initial, kind, batched):
     assert_equal_gradients(again, kept, 1e-13)
 
 
+@pytest.mark.parametrize("kind", ["linear", "uneven, a != b"])
+@pytest.mark.parametrize("num_wires", [5, 9, 10])
+@every_case
+def test_a_state_in_parts_gives_the_same_as_a_whole_one(kernel, initial, num_wires, kind, monkeypatch):
+    inputs = (kernel, *draw(num_wires, initial=initial, rows=2)[:2], draw_angles(kind, 3))
+    start = draw(num_wires, initial=initial, rows=2)[2]
+    monkeypatch.setattr(quench, "_LARGEST_EXPANDED", 0)
+    whole = gradients(run_kernel, *inputs, start)
+    monkeypatch.setattr(quench, "_LARGEST_PART", 4)
+    steps = quench._Steps(inputs[1], inputs[2], inputs[3])
+    assert len(steps.cut(torch.zeros(2**num_wires, 1))) == 2 ** steps.groups[0]
+    assert_equal_gradients(gradients(run_kernel, *inputs, start), whole, 1e-13)
+
+
 @every_batch
 @pytest.mark.parametrize("memory_budget", [1, 2**30])
 @every_case

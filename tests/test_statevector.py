@@ -294,3 +294,20 @@ def test_half_precision_parameters_are_computed_in_float32(dtype):
     found = circuit(*parameters)
     assert found.dtype == torch.float32
     assert torch.equal(found, circuit(*(x.float() for x in parameters)))
+
+
+def test_complex_parameters_are_refused_and_long_doubles_are_not():
+    circuit = make_alone(2)
+    with pytest.raises(ValueError, match="complex"):
+        circuit(torch.tensor([0.1 + 0.5j, 0.2]), torch.zeros(1))
+    long = circuit(np.array([0.1, 0.2], dtype=np.longdouble), np.zeros(1))
+    assert abs(long - circuit(np.array([0.1, 0.2]), np.zeros(1))).max() < 1e-15
+
+
+def make_alone(wires):
+    @qml.qnode(qml.device("hybrid.statevector", wires=wires))
+    def circuit(fields, couplings):
+        DQA(fields, couplings, torch.full((2, 3), 0.3), wires=range(wires))
+        return qml.probs(wires=range(wires))
+
+    return circuit

@@ -112,9 +112,11 @@ def test_samples_come_from_the_probabilities():
 def test_the_constructor_takes_shots():
     with pytest.warns(qml.exceptions.PennyLaneDeprecationWarning, match="shots"):
         device = qml.device("hybrid.statevector", wires=2, shots=7)
+    with pytest.warns(qml.exceptions.PennyLaneDeprecationWarning, match="shots"):
+        other = qml.device("default.qubit", wires=2, shots=7)
     assert device.shots.total_shots == 7
-    circuit = qml.QNode(lambda: qml.sample(wires=[0]), device)
-    assert np.shape(circuit()) in ((7,), (7, 1))
+    ours, theirs = (qml.QNode(lambda: qml.sample(wires=[0]), made)() for made in (device, other))
+    assert np.shape(ours) == np.shape(theirs)
 
 
 def test_gradients_by_parameter_shift_with_shots_are_near_the_exact_ones():
@@ -211,3 +213,48 @@ def test_a_divided_batch_counts_as_one_simulation():
     with qml.Tracker(circuit.device) as tracker:
         circuit(*draw((True, True)))
     assert tracker.totals["simulations"] == tracker.totals["batches"] == 1
+
+
+BATCH = np.array([0.1, 0.2, 0.3])
+COMPOSITE = {
+    "product": lambda: qml.prod(qml.RX(BATCH, 0), qml.RY(0.3, 1)),
+    "exponential": lambda: qml.exp(qml.X(0), 1j * BATCH),
+    "controlled exponential": lambda: qml.ctrl(qml.exp(qml.X(0), 1j * BATCH), 1),
+    "adjoint": lambda: qml.adjoint(qml.Rot(BATCH, 0.2, BATCH, 0)),
+    "power": lambda: qml.pow(qml.RX(BATCH, 0), 2),
+    "controlled": lambda: qml.ctrl(qml.RX(BATCH, 0), 1),
+    "state": lambda: qml.StatePrep(np.eye(4)[:3], wires=[0, 1]),
+    "matrix": lambda: qml.QubitUnitary(np.stack([qml.RX(x, 0).matrix() for x in BATCH]), 0),
+}
+
+
+@pytest.mark.parametrize("states", [1, 2])
+@pytest.mark.parametrize("name", COMPOSITE)
+def test_every_kind_of_operator_with_a_batch_is_divided(name, states):
+    def circuit():
+        qml.RY(0.4, 0)
+        qml.H(1)
+        COMPOSITE[name]()
+        return qml.expval(qml.Z(0)), qml.probs()
+
+    def start():
+        COMPOSITE[name]()
+        return qml.expval(qml.Z(0)), qml.probs()
+
+    function = start if name == "state" else circuit
+    divided = qml.device("hybrid.statevector", wires=2, memory_budget=states * 4 * 16)
+    found, expected = (qml.QNode(function, device)() for device in (divided, qml.device("default.qubit", wires=2)))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert np.shape(ours) == np.shape(theirs)
+        assert abs(ours - theirs).max() < 1e-12
+
+
+@pytest.mark.parametrize("budget", ["1GB", 0, -1, 0.5, float("nan"), float("inf"), True, None])
+def test_a_budget_that_is_not_a_number_of_bytes_is_refused(budget):
+    with pytest.raises(ValueError, match=r"memory_budget=.* was given: give a positive number of bytes"):
+        qml.device("hybrid.statevector", wires=2, memory_budget=budget)
+
+
+def test_a_budget_may_be_written_as_a_float():
+    circuit = qml.QNode(COMPOSITE["power"], qml.device("hybrid.statevector", wires=1, memory_budget=64.0))
+    assert circuit.device.memory_budget == 64

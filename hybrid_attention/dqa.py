@@ -99,11 +99,6 @@ class DQALayer(IsingLayer):
                 f"device_options hold {' and '.join(secrets)}, which checkpoints and logs would save: give credentials "
                 "by the environment variables or files of the device's package."
             )
-        if shots is None and samples_only(device):
-            raise ValueError(
-                f"The device {device!r} was given no shots, and has no exact probabilities: set `shots` to the number "
-                "of samples for each query, such as 1000."
-            )
         if shots is not None and shots < 2:
             raise ValueError(
                 f"shots={shots} was given: take 2 or more, which standard errors and covariances need, or None for "
@@ -122,9 +117,13 @@ class DQALayer(IsingLayer):
         self.max_circuits: int | None = None
         self.circuits_run = 0
         self.standard_error: Tensor | None = None
-        self.gradient = choose_gradient(
-            gradient, device, make_device(device, max(num_spins, 1), **self.device_options), shots
-        )
+        made = make_device(device, max(num_spins, 1), **self.device_options)
+        if shots is None and samples_only(device):
+            raise ValueError(
+                f"The device {device!r} was given no shots, and has no exact probabilities: set `shots` to the number "
+                "of samples for each query, such as 1000."
+            )
+        self.gradient = choose_gradient(gradient, device, made, shots)
         self._circuits: dict[tuple[int, str | None], qml.qnn.TorchLayer] = {}
         self._clipped: Tensor | None = None
         if num_spins and shots is None:

@@ -137,7 +137,10 @@ def mistakes():
         ),
         "too few words": (["--data.init_args.split=disjoint"], "128 distinct words were asked for, and there are 5 of"),
         "no such device": ([*dqa, f"{device}=lightning.qubits"], "Did you mean 'lightning.qubit'"),
-        "missing package": ([*dqa, f"{device}=ionq.qpu"], "not installed: pip install pennylane-ionq"),
+        "missing package": (
+            [*dqa, f"{device}=lightning.tensor"],
+            "not installed: pip install pennylane-lightning-tensor",
+        ),
         "too many spins": (
             ["--data.init_args.context_length=26"],
             "Exact enumeration over 26 spins .* GB .* FieldsOnly",

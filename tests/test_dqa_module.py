@@ -196,8 +196,6 @@ def test_default_schedule():
         ({"device_options": {"shots": 100}}, "hold shots"),
         ({"gradient": "adj"}, '"auto", "backprop", "adjoint", "parameter-shift", "covariance"'),
         ({"shots": 1}, "shots=1"),
-        ({"device": "qiskit.aer"}, "given no shots"),
-        ({"device": "ionq.qpu", "gradient": "covariance"}, "given no shots"),
         ({"device_options": {"api_key": "x"}}, "api_key, which checkpoints and logs would save"),
         ({"shots": 0}, "shots=0"),
         ({"shots": 100, "gradient": "backprop"}, 'take "covariance"'),
@@ -212,6 +210,14 @@ def test_default_schedule():
 def test_settings_that_cannot_work_are_refused_at_construction(settings, words):
     with pytest.raises(ValueError, match=words):
         DQALayer(**{"num_spins": 2, "schedule": SCHEDULE, **settings})
+
+
+@pytest.mark.parametrize("gradient", ["auto", "covariance", "parameter-shift"])
+def test_a_device_that_only_samples_needs_shots(gradient, monkeypatch):
+    monkeypatch.setattr("hybrid_attention.dqa.samples_only", lambda name: name == "default.qubit")
+    with pytest.raises(ValueError, match="'default.qubit' was given no shots"):
+        DQALayer(2, device="default.qubit", gradient=gradient)
+    assert DQALayer(2, device="default.qubit", shots=10).gradient == "covariance"
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def mistakes():
         "no such device": ([*dqa, f"{device}=lightning.qubits"], "Did you mean 'lightning.qubit'"),
         "missing package": (
             [*dqa, f"{device}=lightning.tensor"],
-            "not installed: pip install pennylane-lightning-tensor",
+            "pip install pennylane-lightning-tensor",
         ),
         "too many spins": (
             ["--data.init_args.context_length=26"],

@@ -215,7 +215,7 @@ def test_settings_that_cannot_work_are_refused_at_construction(settings, words):
 @pytest.mark.parametrize("gradient", ["auto", "covariance", "parameter-shift"])
 def test_a_device_that_only_samples_needs_shots(gradient, monkeypatch):
     monkeypatch.setattr("hybrid_attention.dqa.samples_only", lambda name: name == "default.qubit")
-    with pytest.raises(ValueError, match="'default.qubit' was given no shots"):
+    with pytest.raises(ValueError, match="was given no shots"):
         DQALayer(2, device="default.qubit", gradient=gradient)
     assert DQALayer(2, device="default.qubit", shots=10).gradient == "covariance"
 

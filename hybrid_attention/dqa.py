@@ -67,6 +67,8 @@ class DQALayer(IsingLayer):
         ValueError: as for IsingLayer, and if the schedule has no positive inverse temperatures, the device cannot be
             made, or the gradient or the shots do not fit it. Without shots the device is tried with one spin.
 
+    Second derivatives are those of backprop only; the other gradients refuse them.
+
     Cost: for each query O(P T 2^T) on hybrid.statevector, whose memory for gradients does not grow with P. On other
     simulators O(P T^2 2^T); devices that do not broadcast run a circuit for every query, and backprop keeps the state
     after each of the O(P T^2) gates.
@@ -99,13 +101,15 @@ class DQALayer(IsingLayer):
                 f"device_options hold {' and '.join(secrets)}, which checkpoints and logs would save: give credentials "
                 "by the environment variables or files of the device's package."
             )
-        if shots is not None and shots < 2:
+        if shots is not None and (type(shots) is not int or shots < 2):
             raise ValueError(
-                f"shots={shots} was given: take 2 or more, which standard errors and covariances need, or None for "
-                "exact probabilities."
+                f"shots={shots!r} was given: take a whole number of 2 or more, which standard errors and covariances "
+                "need, or None for exact probabilities."
             )
-        if max_circuits is not None and max_circuits < 0:
-            raise ValueError(f"max_circuits={max_circuits} was given: take 0 or more, or None for no limit.")
+        if max_circuits is not None and (type(max_circuits) is not int or max_circuits < 0):
+            raise ValueError(
+                f"max_circuits={max_circuits!r} was given: take a whole number of 0 or more, or None for no limit."
+            )
         self.device = device
         self.device_options = dict(device_options or {})
         self.schedule = LinearSchedule() if schedule is None else schedule
@@ -128,7 +132,7 @@ class DQALayer(IsingLayer):
         self._clipped: Tensor | None = None
         if num_spins and shots is None:
             self._try_device()
-        self.max_circuits, self.circuits_run = max_circuits, 0
+        self.max_circuits, self.circuits_run, self._readout_errors = max_circuits, 0, None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, but no setting that circuits were made with."""
@@ -271,6 +275,8 @@ class DQALayer(IsingLayer):
             shifted = 0
             if self.gradient == "parameter-shift":
                 shifted = shifted_circuits(length, len(self.schedule.angles()), trains_fields, trains_couplings)
+            if self._measures_z:
+                inputs, couplings = _OnceDifferentiable.apply(inputs), _OnceDifferentiable.apply(couplings)
             return self._marginals(self._submit(inputs, couplings, self.gradient, shifted))
         measured = self._submit_distinct(inputs.detach(), couplings.detach())
         if not trains:
@@ -346,6 +352,19 @@ class DQALayer(IsingLayer):
             return qml.probs(wires=wires)
 
         return quench
+
+
+class _OnceDifferentiable(torch.autograd.Function):
+    """The identity, which refuses second derivatives: PennyLane's gradients are constants to autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return values.view_as(values)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
 
 
 class _Marginals(torch.autograd.Function):

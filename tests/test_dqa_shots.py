@@ -230,3 +230,14 @@ def test_float32_stays_float32_with_shots():
     p.sum().backward()
     assert {p.dtype, fields.grad.dtype, layer.couplings.grad.dtype, layer.standard_error.dtype} == {torch.float32}
     assert layer.couplings.grad.shape == (1, num_pairs(3))
+
+
+@pytest.mark.parametrize("gradient", ["adjoint", "parameter-shift", "covariance"])
+@pytest.mark.parametrize("wanted", ["fields", "couplings"])
+def test_second_derivatives_are_refused_where_they_would_be_wrong(gradient, wanted):
+    layer = build(2, gradient=gradient, device="lightning.qubit" if gradient == "adjoint" else "default.qubit")
+    fields = draw_fields(2, 1, 2).requires_grad_()
+    inputs = {"fields": fields, "couplings": layer.couplings}
+    slope = torch.autograd.grad(layer(fields).square().sum(), inputs[wanted], create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()

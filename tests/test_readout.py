@@ -111,6 +111,9 @@ def test_calibration_runs_once_and_is_counted(noise):
     assert layer.circuits_run == 2 + 2
     layer(fields)
     assert layer.circuits_run == 2 + 2 + 2
+    exact = build(**mixed(), mitigate_readout=True)
+    exact(fields)
+    assert exact.circuits_run == 2 + 2
     limited = build(**mixed(seed=3), shots=100, mitigate_readout=True, max_circuits=1)
     with pytest.raises(RuntimeError, match="2 more circuits after 0 would pass max_circuits=1"):
         limited(fields)

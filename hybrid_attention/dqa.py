@@ -7,7 +7,6 @@ from typing import Any
 import pennylane as qml
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from devices import (
     DQA,
@@ -19,18 +18,17 @@ from devices import (
 )
 from hybrid_attention.circuit_counts import CircuitsNotRun, Execution, stand_in_marginals
 from hybrid_attention.circuit_sizes import choose_sizes, reaches
+from hybrid_attention.clipping import clip_fields
 from hybrid_attention.covariance import covariance_marginals, occupied, standard_errors
 from hybrid_attention.gradient_methods import choose_gradient, shifted_circuits
 from hybrid_attention.ising import num_pairs, pair_index
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
-from hybrid_attention.precision import without_autocast
+from hybrid_attention.precision import DoublePrecisionNumbers, without_autocast
 from hybrid_attention.schedules import LinearSchedule, Schedule, single_spin_response
 
 _RESERVED_OPTIONS = ("wires", "shots")
 _FIXED_SETTINGS = ("device", "device_options", "schedule", "shots", "gradient", "mitigate_readout")
 _SECRET_OPTIONS = ("api_key", "token", "ibmqx_token", "password")
-_CLIP_POWER = 8
-_FAR_BEYOND = 1e3
 _ROOM_FOR_NOISE = 0.1
 
 
@@ -155,7 +153,7 @@ class DQALayer(IsingLayer):
         rows = fields if present is None else fields.masked_fill(~present, 0)
         self._clipped = _fraction(rows.detach().abs() > self.max_field, present)
         if self.clip:
-            rows = _clip(rows, self.max_field)
+            rows = clip_fields(rows, self.max_field)
         here = torch.ones_like(rows) if present is None else present.to(rows.dtype).expand(rows.shape)
         inputs = torch.stack((rows, here), dim=-2).transpose(0, 1)
         p = self._run_rows(inputs.flatten(1, -3), None if present is None else reaches(present, fields.shape))
@@ -308,7 +306,7 @@ class DQALayer(IsingLayer):
         circuit = self._circuit(length, diff_method)
         circuit.qnode_weights["couplings"] = couplings
         try:
-            with _DoublePrecisionNumbers() if self._measures_z else nullcontext():
+            with DoublePrecisionNumbers() if self._measures_z else nullcontext():
                 measured = circuit(inputs.reshape(-1, 2 * length))
         finally:
             circuit.qnode_weights.clear()
@@ -382,26 +380,10 @@ class _Marginals(torch.autograd.Function):
         return grad @ ctx.is_zero
 
 
-class _DoublePrecisionNumbers(TorchFunctionMode):
-    """Make float64 tensors of Python numbers: lightning's <Z> are such, and PennyLane would make them float32."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.as_tensor and args and isinstance(args[0], float):
-            kwargs = {"dtype": torch.float64, **kwargs}
-        return func(*args, **kwargs)
-
-
 def _present_pairs(couplings: Tensor, here: Tensor) -> Tensor:
     """Return couplings (..., pairs) where both spins are present, and 0 elsewhere; here (..., T) is 0 or 1."""
     first, second = pair_index(here.shape[-1], here.device)
     return couplings * (here[..., first] * here[..., second])
-
-
-def _clip(fields: Tensor, limit: float) -> Tensor:
-    """Return h (1 + (h / limit)^8)^(-1/8): h where it is small, +-limit where it is large, with finite gradients."""
-    fields = fields.clamp(-_FAR_BEYOND * limit, _FAR_BEYOND * limit)
-    return fields * (1 + (fields / limit) ** _CLIP_POWER) ** (-1 / _CLIP_POWER)
 
 
 def _fraction(beyond: Tensor, present: Tensor | None) -> Tensor:

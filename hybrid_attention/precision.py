@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 _Backward = TypeVar("_Backward", bound=Callable[..., Any])
 
@@ -27,3 +28,13 @@ def without_autocast(backward: _Backward) -> _Backward:
             return backward(ctx, grad, *rest)
 
     return cast(_Backward, run)
+
+
+class DoublePrecisionNumbers(TorchFunctionMode):
+    """Make float64 tensors of Python numbers: PennyLane would make float32 ones of lightning's <Z>."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.as_tensor and args and isinstance(args[0], float):
+            kwargs = {"dtype": torch.float64, **kwargs}
+        return func(*args, **kwargs)

@@ -31,12 +31,12 @@ _EXTRAS = {
 _NOISY = "default.mixed"
 
 
-def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
+def make_device(name: str, wires: int | None, **options: Any) -> qml.devices.Device:
     """Return the PennyLane device `name` with wires 0..wires-1, which are the spins in order.
 
     Args:
         name: PennyLane's short name, such as "default.qubit", "lightning.qubit" or "lightning.gpu".
-        wires: number of wires, 1 or more.
+        wires: number of wires, 1 or more, or None on devices that can take those of each circuit.
         options: passed to the device. Plain data stand for objects: `noise` of default.mixed, such as
             {"depolarizing": 0.01, "readout": 0.02}; `noise_model` of qiskit.aer and `backend` of qiskit.remote, names
             such as "FakeManilaV2", or for the latter that of a machine of IBM's.
@@ -48,7 +48,7 @@ def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
 
     Cost: that of the device's constructor; importing a plugin for the first time takes seconds.
     """
-    if wires < 1:
+    if wires is not None and wires < 1:
         raise ValueError(f"A device with {wires} wires was asked for: a device needs at least 1.")
     if name not in qml.plugin_devices:
         qml.refresh_devices()
@@ -58,7 +58,7 @@ def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
     if noise is not None and name != _NOISY:
         raise ValueError(f"The device {name!r} was given noise={noise!r}: only {_NOISY} has this option.")
     check_credentials(name, options)
-    objects = _with_objects(name, wires, options)
+    objects = _with_objects(name, wires or 1, options)
     try:
         device = qml.device(name, wires=wires, **objects)
     except TypeError as error:
@@ -77,7 +77,7 @@ def make_device(name: str, wires: int, **options: Any) -> qml.devices.Device:
             else ""
         )
         raise ValueError(f"The device {name!r} cannot be used here ({one_line(error)}).{hint}") from error
-    if device.wires is not None and len(device.wires) < wires:
+    if wires is not None and device.wires is not None and len(device.wires) < wires:
         raise ValueError(
             f"The device {name!r} has {len(device.wires)} wires and {wires} were asked for: take fewer spins or "
             "another device."

@@ -28,10 +28,6 @@ class Execution:
         return self.circuits * (1 + self.shifted)
 
 
-class CircuitsNotRun(Exception):  # noqa: N818
-    """Circuits were counted instead of run."""
-
-
 def stand_in_marginals(inputs: Tensor, couplings: Tensor) -> Tensor:
     """Return marginals in place of a circuit's: equal where rows are, different where they are not, with gradients.
 

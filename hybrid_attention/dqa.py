@@ -1,34 +1,23 @@
 """The quantum layer: marginals from the Trotterized diabatic annealing circuit on any PennyLane device."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import pennylane as qml
 import torch
 from torch import Tensor
 
-from devices import (
-    DQA,
-    calibrate_readout,
-    make_device,
-    mitigate_probabilities,
-    mitigate_z,
-    samples_only,
-)
-from hybrid_attention.circuit_counts import CircuitsNotRun, Execution, stand_in_marginals
+from hybrid_attention.circuit_counts import Execution, stand_in_marginals
 from hybrid_attention.circuit_sizes import choose_sizes, reaches
+from hybrid_attention.circuits import QuenchCircuits, Queries, distinct, present_pairs
 from hybrid_attention.clipping import clip_fields
 from hybrid_attention.covariance import covariance_marginals, occupied, standard_errors
-from hybrid_attention.gradient_methods import choose_gradient, shifted_circuits
-from hybrid_attention.ising import num_pairs, pair_index
+from hybrid_attention.gradient_methods import shifted_circuits
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
-from hybrid_attention.precision import DoublePrecisionNumbers, without_autocast
+from hybrid_attention.precision import without_autocast
 from hybrid_attention.schedules import LinearSchedule, Schedule, single_spin_response
 
-_RESERVED_OPTIONS = ("wires", "shots")
 _FIXED_SETTINGS = ("device", "device_options", "schedule", "shots", "gradient", "mitigate_readout")
-_SECRET_OPTIONS = ("api_key", "token", "ibmqx_token", "password")
 _ROOM_FOR_NOISE = 0.1
 
 
@@ -87,27 +76,6 @@ class DQALayer(IsingLayer):
         max_circuits: int | None = None,
     ) -> None:
         super().__init__(num_spins, num_heads)
-        reserved = [option for option in _RESERVED_OPTIONS if option in (device_options or {})]
-        if reserved:
-            raise ValueError(
-                f"device_options hold {' and '.join(reserved)}: leave them out, the layer makes one wire for each spin "
-                "and has a setting `shots` of its own."
-            )
-        secrets = [option for option in _SECRET_OPTIONS if option in (device_options or {})]
-        if secrets:
-            raise ValueError(
-                f"device_options hold {' and '.join(secrets)}, which checkpoints and logs would save: give credentials "
-                "by the environment variables or files of the device's package."
-            )
-        if shots is not None and (type(shots) is not int or shots < 2):
-            raise ValueError(
-                f"shots={shots!r} was given: take a whole number of 2 or more, which standard errors and covariances "
-                "need, or None for exact probabilities."
-            )
-        if max_circuits is not None and (type(max_circuits) is not int or max_circuits < 0):
-            raise ValueError(
-                f"max_circuits={max_circuits!r} was given: take a whole number of 0 or more, or None for no limit."
-            )
         self.device = device
         self.device_options = dict(device_options or {})
         self.schedule = LinearSchedule() if schedule is None else schedule
@@ -115,22 +83,23 @@ class DQALayer(IsingLayer):
         self.max_field = self.schedule.max_field
         self.shots = shots
         self.mitigate_readout = mitigate_readout
-        self._readout_errors: Tensor | None = None
-        self.max_circuits: int | None = None
-        self.circuits_run = 0
         self.standard_error: Tensor | None = None
-        made = make_device(device, max(num_spins, 1), **self.device_options)
-        if shots is None and samples_only(device):
-            raise ValueError(
-                f"The device {device!r} was given no shots, and has no exact probabilities: set `shots` to the number "
-                "of samples for each query, such as 1000."
-            )
-        self.gradient = choose_gradient(gradient, device, made, shots)
-        self._circuits: dict[tuple[int, str | None], qml.qnn.TorchLayer] = {}
         self._clipped: Tensor | None = None
+        self._counted: list[Execution] | None = None
+        self._circuits = QuenchCircuits(
+            num_spins,
+            num_heads,
+            device,
+            self.device_options,
+            self.schedule,
+            shots,
+            gradient,
+            mitigate_readout,
+        )
+        self.gradient = self._circuits.gradient
         if num_spins and shots is None:
             self._try_device()
-        self.max_circuits, self.circuits_run, self._readout_errors = max_circuits, 0, None
+        self.max_circuits = max_circuits
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, but no setting that circuits were made with."""
@@ -140,6 +109,24 @@ class DQALayer(IsingLayer):
                 "one's state_dict into it."
             )
         super().__setattr__(name, value)
+
+    @property
+    def max_circuits(self) -> int | None:
+        """How many circuits the layer may submit in its life, or None for no limit."""
+        return self._circuits.max_circuits
+
+    @max_circuits.setter
+    def max_circuits(self, limit: int | None) -> None:
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise ValueError(
+                f"max_circuits={limit!r} was given: take a whole number of 0 or more, or None for no limit."
+            )
+        self._circuits.max_circuits = limit
+
+    @property
+    def circuits_run(self) -> int:
+        """How many circuits the layer has submitted."""
+        return self._circuits.num_run
 
     @torch.compiler.disable
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
@@ -162,25 +149,23 @@ class DQALayer(IsingLayer):
             p = p + (p.clamp(0, 1) - p).detach()
         p = p if present is None else p.masked_fill(~present, 0)
         if self.shots is not None:
-            self.standard_error = standard_errors(p.detach(), self.shots, self._readout_errors)
+            self.standard_error = standard_errors(p.detach(), self.shots, self._circuits.readout_errors)
         return p
 
     def _run_rows(self, inputs: Tensor, reach: Tensor | None) -> Tensor:
-        """Return p (H, rows, T) for inputs (H, rows, 2, T), in one execution for each number of wires."""
+        """Return p (H, rows, T) for inputs (H, rows, 2, T), in one execution also where there are several sizes."""
         length = inputs.shape[-1]
         if reach is None:
-            return self._run(inputs, length)
+            return self._run([inputs])[0]
         found, counts = reach.clamp_min(1).unique(return_counts=True)
         sizes = choose_sizes(tuple(zip(found.tolist(), counts.tolist(), strict=True)), len(self.schedule.angles()))
         if sizes == (length,):
-            return self._run(inputs, length)
+            return self._run([inputs])[0]
         bucket = torch.bucketize(reach, torch.tensor(sizes, device=reach.device))
-        places, parts = [], []
-        for index, size in enumerate(sizes):
-            places.append((bucket == index).nonzero().squeeze(1))
-            p = self._run(inputs[..., :size].index_select(1, places[-1]), size)
-            parts.append(torch.nn.functional.pad(p, (0, length - size)))
-        return torch.cat(parts, dim=1).index_select(1, torch.cat(places).argsort())
+        places = [(bucket == index).nonzero().squeeze(1) for index in range(len(sizes))]
+        parts = self._run([inputs[..., :size].index_select(1, rows) for size, rows in zip(sizes, places, strict=True)])
+        padded = [torch.nn.functional.pad(p, (0, length - p.shape[-1])) for p in parts]
+        return torch.cat(padded, dim=1).index_select(1, torch.cat(places).argsort())
 
     def metrics(self) -> dict[str, Tensor]:
         """Return numbers of the last forward pass.
@@ -195,23 +180,11 @@ class DQALayer(IsingLayer):
     def counting(self) -> Iterator[list[Execution]]:
         """Submit no circuit inside the context, and list the executions that would have been; p is a stand-in."""
         executions: list[Execution] = []
-        run = self._run
-
-        def count(inputs: Tensor, couplings: Tensor, diff_method: str | None = None, shifted: int = 0) -> Tensor:
-            heads, rows, _, length = inputs.shape
-            executions.append(Execution(length, heads * rows, diff_method, shifted))
-            raise CircuitsNotRun
-
-        def count_run(inputs: Tensor, length: int) -> Tensor:
-            with suppress(CircuitsNotRun):
-                run(inputs, length)
-            return stand_in_marginals(inputs, self.leading_couplings(length))
-
-        vars(self).update(_run=count_run, _submit=count)
+        self._counted = executions
         try:
             yield executions
         finally:
-            del vars(self)["_run"], vars(self)["_submit"]
+            self._counted = None
 
     def extra_repr(self) -> str:
         """Return the settings, for repr."""
@@ -221,8 +194,8 @@ class DQALayer(IsingLayer):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to one process: devices cannot be copied once they have run."""
-        return {**self.__dict__, "_circuits": {}, "_clipped": None, "standard_error": None, "_readout_errors": None}
+        """Leave out what belongs to the last forward pass."""
+        return {**self.__dict__, "_clipped": None, "standard_error": None}
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -231,7 +204,8 @@ class DQALayer(IsingLayer):
         field = -self.max_field / 2
         expected = (1 + single_spin_response(self.schedule.angles(), torch.tensor(field / self.schedule.beta_h))) / 2
         try:
-            p = self._run(torch.tensor([[[[field], [1.0]]]], dtype=torch.float64).repeat(self.num_heads, 1, 1, 1), 1)
+            inputs = torch.tensor([[[[field], [1.0]]]], dtype=torch.float64)
+            (p,) = self._run([inputs.repeat(self.num_heads, 1, 1, 1)])
         except Exception as error:
             reason = " ".join(str(error).split())
             raise ValueError(
@@ -239,117 +213,58 @@ class DQALayer(IsingLayer):
                 "such as hybrid.statevector or lightning.qubit."
             ) from error
         finally:
-            self._circuits.clear()
+            self._circuits.forget()
         if not torch.allclose(p, expected.to(p).expand_as(p), rtol=0, atol=_ROOM_FOR_NOISE):
             raise ValueError(
                 f"The device {self.device!r} gives a single spin p = {float(p[0, 0, 0]):.3g} where its circuit has "
                 f"{float(expected):.3g}: take a qubit simulator, such as hybrid.statevector or lightning.qubit."
             )
 
-    def _circuit(self, length: int, diff_method: str | None) -> qml.qnn.TorchLayer:
-        """Return the circuit on `length` wires, made on its first use, without weights."""
-        if (length, diff_method) not in self._circuits:
-            qnode = qml.QNode(
-                self._quantum_function(length),
-                make_device(self.device, length, **self.device_options),
-                interface="torch",
-                diff_method=diff_method,
-            )
-            if diff_method == "parameter-shift":
-                qnode = qml.transforms.broadcast_expand(qnode)
-            if self.shots is not None:
-                qnode = qml.set_shots(qnode, self.shots)
-            shapes = {"couplings": (self.num_heads, num_pairs(length))}
-            circuit = qml.qnn.TorchLayer(qnode, shapes, {"couplings": torch.nn.init.zeros_})
-            self._circuits[length, diff_method] = circuit
-        return self._circuits[length, diff_method]
-
-    def _run(self, inputs: Tensor, length: int) -> Tensor:
-        """Return p (H, rows, length) for inputs (H, rows, 2, length), fields and then present spins."""
-        couplings = self.leading_couplings(length)
-        trains_fields, trains_couplings = (torch.is_grad_enabled() and x.requires_grad for x in (inputs, couplings))
+    def _run(self, groups: list[Tensor]) -> list[Tensor]:
+        """Return p (H, rows, T) for each of the inputs (H, rows, 2, T), fields and then present spins."""
+        couplings = [self.leading_couplings(inputs.shape[-1]) for inputs in groups]
+        trains_fields, trains_couplings = (
+            torch.is_grad_enabled() and any(values.requires_grad for values in tensors)
+            for tensors in (groups, couplings)
+        )
         trains = trains_fields or trains_couplings
+        pairs = list(zip(groups, couplings, strict=True))
         if trains and self.gradient != "covariance":
-            shifted = 0
-            if self.gradient == "parameter-shift":
-                shifted = shifted_circuits(length, len(self.schedule.angles()), trains_fields, trains_couplings)
-            if self._measures_z:
-                inputs, couplings = _OnceDifferentiable.apply(inputs), _OnceDifferentiable.apply(couplings)
-            return self._marginals(self._submit(inputs, couplings, self.gradient, shifted))
-        measured = self._submit_distinct(inputs.detach(), couplings.detach())
-        if not trains:
-            return self._marginals(measured)
+            queries = [self._differentiated(*each, trains_fields, trains_couplings) for each in pairs]
+            places: list[Tensor | None] = [None for _ in queries]
+        else:
+            found = [distinct(Queries(inputs.detach(), values.detach())) for inputs, values in pairs]
+            queries, places = [each for each, _ in found], [rows for _, rows in found]
+        if self._counted is not None:
+            self._counted += [each.execution for each in queries]
+            return [stand_in_marginals(*each) for each in pairs]
+        measured = [
+            values if rows is None else values.index_select(1, rows)
+            for values, rows in zip(self._circuits.run(queries), places, strict=True)
+        ]
+        if trains and self.gradient == "covariance":
+            return [self._with_covariances(*each, values) for each, values in zip(pairs, measured, strict=True)]
+        return [self._marginals(values) for values in measured]
+
+    def _differentiated(self, inputs: Tensor, couplings: Tensor, fields: bool, pairs: bool) -> Queries:
+        """Return queries whose circuits are differentiated, for gradients of fields, pairs or both."""
+        shifted = 0
+        if self.gradient == "parameter-shift":
+            shifted = shifted_circuits(inputs.shape[-1], len(self.schedule.angles()), fields, pairs)
+        if self._circuits.measures_z:
+            inputs, couplings = _OnceDifferentiable.apply(inputs), _OnceDifferentiable.apply(couplings)
+        return Queries(inputs, couplings, self.gradient, shifted)
+
+    def _with_covariances(self, inputs: Tensor, couplings: Tensor, probabilities: Tensor) -> Tensor:
+        """Return p (H, rows, T) from probabilities (H, rows, 2^T), with covariances as gradients."""
         fields, here = inputs[:, :, 0], inputs[:, :, 1].detach()
-        pairs = _present_pairs(couplings.unsqueeze(1), here)
-        flat_fields, flat_pairs, probabilities = (x.flatten(0, 1) for x in (fields, pairs, measured))
-        return covariance_marginals(flat_fields, flat_pairs, probabilities, self.shots).view(fields.shape)
-
-    def _submit_distinct(self, inputs: Tensor, couplings: Tensor) -> Tensor:
-        """Return what `_submit` does, where rows that are equal in all heads are run once and share their samples."""
-        rows, places = inputs.transpose(0, 1).flatten(1).unique(dim=0, return_inverse=True)
-        if len(rows) < inputs.shape[1]:
-            inputs = rows.view(-1, *inputs.shape[:1], *inputs.shape[2:]).transpose(0, 1)
-            return self._submit(inputs, couplings).index_select(1, places)
-        return self._submit(inputs, couplings)
-
-    def _submit(self, inputs: Tensor, couplings: Tensor, diff_method: str | None = None, shifted: int = 0) -> Tensor:
-        """Return what is measured, (H, rows, 2^length) probabilities or (H, rows, length) of <Z>, in one execution.
-
-        PennyLane computes Jacobians with every adjoint execution, also under no_grad, hence circuits without them.
-        """
-        heads, rows, _, length = inputs.shape
-        if self.mitigate_readout and self._readout_errors is None:
-            self._count(2)
-            device = make_device(self.device, self.num_spins, **self.device_options)
-            self._readout_errors = calibrate_readout(device, self.shots)
-        self._count(heads * rows * (1 + shifted))
-        circuit = self._circuit(length, diff_method)
-        circuit.qnode_weights["couplings"] = couplings
-        try:
-            with DoublePrecisionNumbers() if self._measures_z else nullcontext():
-                measured = circuit(inputs.reshape(-1, 2 * length))
-        finally:
-            circuit.qnode_weights.clear()
-        measured = measured.view(heads, rows, -1)
-        if self._readout_errors is None:
-            return measured
-        mitigate = mitigate_z if self._measures_z else mitigate_probabilities
-        return mitigate(measured, self._readout_errors[:length])
-
-    def _count(self, circuits: int) -> None:
-        """Count circuits that are about to be submitted, or raise RuntimeError where they would be too many."""
-        if self.max_circuits is not None and self.circuits_run + circuits > self.max_circuits:
-            raise RuntimeError(
-                f"{circuits} more circuits after {self.circuits_run} would pass max_circuits={self.max_circuits} of a "
-                "DQALayer: raise it, or shorten the run."
-            )
-        self.circuits_run += circuits
+        pairs = present_pairs(couplings.unsqueeze(1), here)
+        flat_fields, flat_pairs, flat = (values.flatten(0, 1) for values in (fields, pairs, probabilities))
+        return covariance_marginals(flat_fields, flat_pairs, flat, self.shots).view(fields.shape)
 
     def _marginals(self, measured: Tensor) -> Tensor:
-        """Return p (H, rows, length) from what was measured."""
-        return ((1 + measured) / 2).clamp(0, 1) if self._measures_z else _Marginals.apply(measured)
-
-    @property
-    def _measures_z(self) -> bool:
-        """Whether circuits measure <Z> of each wire, which adjoint and shifts are restricted to or cheaper for."""
-        return self.gradient in ("adjoint", "parameter-shift")
-
-    def _quantum_function(self, length: int) -> Callable[[Tensor, Tensor], Any]:
-        """Return the QNode's function: the probabilities of all states, or <Z>."""
-        with torch.inference_mode(False):
-            angles = self.schedule.angles()
-        beta_h, beta_J, heads = self.schedule.beta_h, self.schedule.beta_J, self.num_heads
-        wires = range(length)
-
-        def quench(inputs: Tensor, couplings: Tensor) -> Any:
-            fields, here = inputs[:, :length], inputs[:, length:].detach()
-            pairs = _present_pairs(couplings.repeat_interleave(len(inputs) // heads, dim=0), here)
-            DQA(fields / beta_h, pairs / beta_J, angles.to(inputs.device), wires=wires)
-            if self._measures_z:
-                return [qml.expval(qml.Z(wire)) for wire in wires]
-            return qml.probs(wires=wires)
-
-        return quench
+        """Return p (H, rows, T) from what was measured."""
+        return ((1 + measured) / 2).clamp(0, 1) if self._circuits.measures_z else _Marginals.apply(measured)
 
 
 class _OnceDifferentiable(torch.autograd.Function):
@@ -378,12 +293,6 @@ class _Marginals(torch.autograd.Function):
     @without_autocast
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad @ ctx.is_zero
-
-
-def _present_pairs(couplings: Tensor, here: Tensor) -> Tensor:
-    """Return couplings (..., pairs) where both spins are present, and 0 elsewhere; here (..., T) is 0 or 1."""
-    first, second = pair_index(here.shape[-1], here.device)
-    return couplings * (here[..., first] * here[..., second])
 
 
 def _fraction(beyond: Tensor, present: Tensor | None) -> Tensor:

@@ -94,7 +94,7 @@ def test_copies_work_and_share_nothing(name, ran):
 def test_no_gradient_work_under_no_grad(name, monkeypatch):
     layer, fields = build(3, name=name), draw_fields(2, 1, 3)
     p = layer(fields)
-    device = layer._circuits[3, layer.gradient].qnode.device
+    device = layer._circuits.device
     for method in ("compute_derivatives", "execute_and_compute_derivatives", "compute_vjp", "execute_and_compute_vjp"):
         monkeypatch.setattr(type(device), method, lambda *args, **kwargs: pytest.fail("a derivative was computed"))
     with torch.no_grad():
@@ -122,7 +122,7 @@ def test_training_works_after_a_first_run_without_gradients(name, mode, length):
 def test_no_graph_is_kept_after_a_run():
     layer = build(3)
     layer(draw_fields(2, 1, 2))
-    assert [circuit.qnode_weights for circuit in layer._circuits.values()] == [{}]
+    assert [circuit.qnode_weights for circuit in layer._circuits.made.values()] == [{}]
 
 
 @on_every_device
@@ -140,7 +140,7 @@ def test_gradients_of_fields_or_couplings_alone(name):
 def test_one_execution_for_a_layer_call():
     layer = build(3, 2)
     layer(draw_fields(4, 2, 3, 3))
-    with qml.Tracker(layer._circuits[3, "backprop"].qnode.device) as tracker:
+    with qml.Tracker(layer._circuits.device) as tracker:
         layer(draw_fields(4, 2, 3, 3))
     assert tracker.totals["batches"] == tracker.totals["simulations"] == 1
 
@@ -219,7 +219,7 @@ def test_settings_that_cannot_work_are_refused_at_construction(settings, words):
 
 @pytest.mark.parametrize("gradient", ["auto", "covariance", "parameter-shift"])
 def test_a_device_that_only_samples_needs_shots(gradient, monkeypatch):
-    monkeypatch.setattr("hybrid_attention.dqa.samples_only", lambda name: name == "default.qubit")
+    monkeypatch.setattr("hybrid_attention.circuits.samples_only", lambda name: name == "default.qubit")
     with pytest.raises(ValueError, match="was given no shots"):
         DQALayer(2, device="default.qubit", gradient=gradient)
     assert DQALayer(2, device="default.qubit", shots=10).gradient == "covariance"

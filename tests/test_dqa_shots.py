@@ -11,6 +11,7 @@ from conftest import draw_fields, gradients
 from oracle import causal_mask, draw, draw_mask
 
 from hybrid_attention import BoltzmannAttention, DQALayer, LinearSchedule
+from hybrid_attention.circuits import QuenchCircuits
 from hybrid_attention.covariance import covariance_marginals
 from hybrid_attention.ising import num_pairs
 
@@ -128,8 +129,7 @@ def test_covariance_training_and_no_grad_run_the_forward_circuits_and_no_others(
 
 def _tracked(layer, made):
     """Collect a tracker for each device that the layer makes or has."""
-    circuit = layer._circuit(layer.num_spins, None)
-    tracker = qml.Tracker(circuit.qnode.device)
+    tracker = qml.Tracker(layer._circuits.device)
     made.append(tracker)
     return tracker
 
@@ -153,12 +153,12 @@ def test_parameter_shift_submits_as_many_circuits_as_it_counts(trains_fields, tr
     layer = build(3, gradient="parameter-shift", device="default.qubit")
     layer.couplings.requires_grad_(trains_couplings)
     fields = draw_fields(2, 1, 3).requires_grad_(trains_fields)
-    with qml.Tracker(layer._circuit(3, "parameter-shift").qnode.device) as tracker:
+    with qml.Tracker(layer._circuits.device) as tracker:
         layer(fields).sum().backward()
     assert tracker.totals["executions"] == layer.circuits_run
     steps = len(SCHEDULE.angles())
     assert layer.circuits_run == 2 * (1 + 2 * steps * (3 * trains_fields + 3 * trains_couplings))
-    with torch.no_grad(), qml.Tracker(layer._circuit(3, None).qnode.device) as tracker:
+    with torch.no_grad(), qml.Tracker(layer._circuits.device) as tracker:
         layer(fields)
     assert tracker.totals["simulations"] == 1
 
@@ -210,7 +210,7 @@ def test_max_circuits_stops_before_more_are_submitted(settings, monkeypatch):
         layer(fields)
         layer(fields + 1)
     assert layer.circuits_run == 4
-    monkeypatch.setattr(layer, "_circuit", lambda *_: pytest.fail("a circuit was made"))
+    monkeypatch.setattr(layer._circuits, "circuit", lambda *_: pytest.fail("a circuit was made"))
     with torch.no_grad(), pytest.raises(RuntimeError, match="2 more circuits after 4 would pass max_circuits=5"):
         layer(fields + 2)
     with pytest.raises(RuntimeError, match="max_circuits=5"):
@@ -219,7 +219,7 @@ def test_max_circuits_stops_before_more_are_submitted(settings, monkeypatch):
 
 
 def test_shots_bring_no_trial_run_at_construction(monkeypatch):
-    monkeypatch.setattr(DQALayer, "_run", lambda *_: pytest.fail("a circuit was run"))
+    monkeypatch.setattr(QuenchCircuits, "run", lambda *_: pytest.fail("a circuit was run"))
     DQALayer(3, shots=100)
 
 

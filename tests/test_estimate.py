@@ -12,7 +12,8 @@ import torch
 from datamodules import BracketDataModule, TinyShakespeareDataModule
 from devices import DQA
 from hybrid_attention import DQALayer, ExactLayer, LinearSchedule, circuit_sizes
-from hybrid_attention import dqa as dqa_module
+from hybrid_attention import circuits as circuits_module
+from hybrid_attention.circuits import QuenchCircuits
 from lightning_modules import BracketMatcher, CharLanguageModel
 from lightning_modules.circuit_bill import broadcasts, executions_of, gates_of, passes_of_fit, quantum_layers
 from lightning_modules.cli import main
@@ -43,14 +44,24 @@ class Trackers:
         return sum(tracker.totals.get(name, 0) for _, tracker in self.made)
 
     def circuits(self):
-        return sum(self.sizes().values())
+        return sum(
+            executions - derivatives + derivatives // times_tracked(device)
+            for device, tracker in self.made
+            for executions, derivatives in [[tracker.totals.get(name, 0) for name in ("executions", "derivatives")]]
+        )
 
     def sizes(self):
+        """How many circuits of each number of wires ran, in training alone or without gradients alone."""
         found = Counter()
         for device, tracker in self.made:
-            executions, derivatives = (tracker.totals.get(name, 0) for name in ("executions", "derivatives"))
-            found[len(device.wires)] += executions - derivatives + derivatives // times_tracked(device)
-        return {wires: count for wires, count in sorted(found.items()) if count}
+            wires = [resources.num_allocs for resources in tracker.history.get("resources", ())]
+            if tracker.totals.get("derivatives"):
+                assert tracker.totals["derivatives"] == tracker.totals["executions"] == len(wires)
+                found.update({size: count // times_tracked(device) for size, count in Counter(wires).items()})
+                continue
+            for size, executions in zip(wires, tracker.history.get("executions", ()), strict=True):
+                found[size] += executions
+        return dict(sorted(found.items()))
 
     def reset(self):
         for _, tracker in self.made:
@@ -63,13 +74,13 @@ def times_tracked(device):
     return max(sum(hasattr(method, "__wrapped__") for method in methods), 1)
 
 
-DEVICE_OF = dqa_module.make_device
+DEVICE_OF = circuits_module.make_device
 
 
 @pytest.fixture
 def trackers(monkeypatch):
     made = Trackers()
-    monkeypatch.setattr(dqa_module, "make_device", made.make_device)
+    monkeypatch.setattr(circuits_module, "make_device", made.make_device)
     return made
 
 
@@ -240,8 +251,13 @@ def line(out, start):
 def test_the_command_prints_the_bill_of_the_configs_and_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     trials = []
-    submit = DQALayer._submit
-    monkeypatch.setattr(DQALayer, "_submit", lambda *given: trials.append(given[1].shape) or submit(*given))
+    run = QuenchCircuits.run
+
+    def watch(self, queries):
+        trials.extend(each.inputs.shape for each in queries)
+        return run(self, queries)
+
+    monkeypatch.setattr(QuenchCircuits, "run", watch)
     run_command("--config", str(CONFIGS / "layers/dqa.yaml"))
     out = capsys.readouterr().out
     assert trials == [(1, 1, 2, 1)]
@@ -258,7 +274,7 @@ def test_the_command_prints_the_bill_of_the_configs_and_writes_nothing(tmp_path,
 
 def test_the_command_counts_shots(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(DQALayer, "_submit", lambda *_: pytest.fail("a circuit was run"))
+    monkeypatch.setattr(QuenchCircuits, "run", lambda *_: pytest.fail("a circuit was run"))
     shots = ["--config", str(CONFIGS / "layers/dqa.yaml"), "--model.init_args.layer.init_args.shots=1000"]
     run_command(*shots, "--data.init_args.context_length=4", "--data.init_args.batch_size=20000")
     out = capsys.readouterr().out

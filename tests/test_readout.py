@@ -29,7 +29,7 @@ def noisy_device(name, wires, **options):
 @pytest.fixture
 def noise(monkeypatch):
     """Lets every layer that is made run on a device with readout errors."""
-    monkeypatch.setattr("hybrid_attention.dqa.make_device", noisy_device)
+    monkeypatch.setattr("hybrid_attention.circuits.make_device", noisy_device)
 
 
 def build(num_heads=1, **settings):
@@ -84,7 +84,7 @@ def test_mitigation_gives_the_marginals_and_gradients_of_a_device_without_readou
         return p.detach(), h.grad, layer.couplings.grad
 
     clean = run()
-    monkeypatch.setattr("hybrid_attention.dqa.make_device", noisy_device)
+    monkeypatch.setattr("hybrid_attention.circuits.make_device", noisy_device)
     for without, ours, unmitigated in zip(clean, run(mitigate_readout=True), run(), strict=True):
         assert (ours - without).abs().max() < 1e-10
         assert (unmitigated - without).abs().max() > 1e-3
@@ -95,7 +95,7 @@ def test_mitigated_estimates_lie_within_their_larger_standard_errors(noise):
     with torch.no_grad():
         exact = build()(fields)
         layer = build(**mixed(seed=3), shots=4000, mitigate_readout=True)
-        layer._readout_errors = torch.tensor(ERRORS, dtype=torch.float64).expand(3, 2)
+        layer._circuits.readout_errors = torch.tensor(ERRORS, dtype=torch.float64).expand(3, 2)
         estimate = layer(fields)
     scores = (estimate - exact) / layer.standard_error
     assert scores.abs().max() < 5
@@ -115,5 +115,5 @@ def test_calibration_runs_once_and_is_counted(noise):
     exact(fields)
     assert exact.circuits_run == 2 + 2
     limited = build(**mixed(seed=3), shots=100, mitigate_readout=True, max_circuits=1)
-    with pytest.raises(RuntimeError, match="2 more circuits after 0 would pass max_circuits=1"):
+    with pytest.raises(RuntimeError, match="4 more circuits after 0 would pass max_circuits=1"):
         limited(fields)

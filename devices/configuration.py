@@ -9,6 +9,7 @@ from devices.backends import check_braket_simulator, ibm_backend
 from devices.credentials import check_credentials, credentials_hint
 from devices.messages import one_line
 from devices.noise import add_noise, aer_noise_model
+from devices.remote import take_retry_settings, with_retries
 
 _PACKAGES = {
     "lightning.gpu": "pennylane-lightning-gpu",
@@ -34,12 +35,15 @@ _NOISY = "default.mixed"
 def make_device(name: str, wires: int | None, **options: Any) -> qml.devices.Device:
     """Return the PennyLane device `name` with wires 0..wires-1, which are the spins in order.
 
+    Remote devices (qiskit.remote, braket.aws.qubit, ionq.simulator and ionq.qpu) come as a `RetryingDevice`.
+
     Args:
         name: PennyLane's short name, such as "default.qubit", "lightning.qubit" or "lightning.gpu".
         wires: number of wires, 1 or more, or None on devices that can take those of each circuit.
         options: passed to the device. Plain data stand for objects: `noise` of default.mixed, such as
             {"depolarizing": 0.01, "readout": 0.02}; `noise_model` of qiskit.aer and `backend` of qiskit.remote, names
-            such as "FakeManilaV2", or for the latter that of a machine of IBM's.
+            such as "FakeManilaV2", or for the latter that of a machine of IBM's. Remote devices also take `retries`,
+            `first_wait` and `circuits_per_job`, as RetryingDevice does.
 
     Raises:
         ValueError: if there is no such device, its package is not installed, an option is missing, not one of the
@@ -57,6 +61,7 @@ def make_device(name: str, wires: int | None, **options: Any) -> qml.devices.Dev
     noise = options.pop("noise", None)
     if noise is not None and name != _NOISY:
         raise ValueError(f"The device {name!r} was given noise={noise!r}: only {_NOISY} has this option.")
+    retry_settings = take_retry_settings(name, options)
     check_credentials(name, options)
     objects = _with_objects(name, wires or 1, options)
     try:
@@ -82,7 +87,7 @@ def make_device(name: str, wires: int | None, **options: Any) -> qml.devices.Dev
             f"The device {name!r} has {len(device.wires)} wires and {wires} were asked for: take fewer spins or "
             "another device."
         )
-    return device if noise is None else add_noise(device, noise)
+    return with_retries(name, device, retry_settings) if noise is None else add_noise(device, noise)
 
 
 def _with_objects(name: str, wires: int, options: dict[str, Any]) -> dict[str, Any]:

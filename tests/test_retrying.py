@@ -1,0 +1,453 @@
+"""Remote devices whose jobs fail: what is run again, what is kept, and what is paid."""
+
+import logging
+from collections import Counter
+
+import pennylane as qml
+import pytest
+import torch
+from conftest import draw_fields
+from oracle import causal_mask, draw
+
+from devices import calibrate_readout, make_device
+from devices.circuit_keys import circuit_keys
+from devices.jobs import JobFailed
+from devices.permanent_errors import is_permanent
+from devices.retrying import RetryingDevice
+from hybrid_attention import DQALayer, LinearSchedule
+from lightning_modules.circuit_bill import broadcasts
+
+SHOTS = 200
+SCHEDULE = LinearSchedule(2, 2.0)
+LOST, REFUSED, UNREACHABLE = "lost", "refused", "unreachable"
+
+
+class Remote:
+    """A provider that keeps the books, ends its jobs last come first served, and has troubles, one for each start.
+
+    None: the job runs; "refused": the connection is lost before it starts; "unreachable": after it started, once; an
+    exception: the job fails with it; a tuple of positions: their results are lost. A circuit is paid when its result is
+    handed over. Its n-th paid sample is the same in every run.
+    """
+
+    def __init__(self, *troubles, circuits_per_job=2):
+        self.circuits_per_job = circuits_per_job
+        self.troubles = list(troubles)
+        self.paid = Counter()
+        self.started, self.waiting, self.ended = [], [], []
+
+    def start(self, groups):
+        for group in groups:
+            trouble = self.troubles.pop(0) if self.troubles else None
+            if trouble == REFUSED:
+                raise ConnectionError("the line is down")
+            job = RemoteJob(self, f"job-{len(self.started)}", list(group), trouble)
+            self.started.append(job)
+            self.waiting.append(job)
+            yield job
+
+    def run_waiting_jobs(self):
+        while self.waiting:
+            job = self.waiting.pop()
+            self.ended.append(job.job_id)
+            lost = job.trouble if isinstance(job.trouble, tuple) else ()
+            if not isinstance(job.trouble, Exception):
+                job.found = [None if n in lost else self.sample(circuit) for n, circuit in enumerate(job.circuits)]
+
+    def sample(self, circuit):
+        key = circuit_keys([circuit])[0][0]
+        self.paid[key] += 1
+        seed = int.from_bytes(key[:4]) + self.paid[key]
+        return qml.device("default.qubit", wires=circuit.wires, seed=seed).execute(circuit)
+
+
+class RemoteJob:
+    def __init__(self, provider, job_id, circuits, trouble):
+        self.provider, self.job_id, self.circuits, self.trouble = provider, job_id, circuits, trouble
+        self.found = None
+
+    def results(self):
+        self.provider.run_waiting_jobs()
+        trouble, self.trouble = self.trouble, None
+        if trouble == UNREACHABLE:
+            raise ConnectionError("the line is down")
+        if self.found is None:
+            raise JobFailed("the fridge is warm") from trouble
+        return self.found
+
+
+FAILURE = JobFailed()
+TROUBLES = (REFUSED, FAILURE, (1,), UNREACHABLE)
+
+
+def device_on(provider, waits=None, wires=3, **settings):
+    """lightning.qubit takes a circuit for each row, as remote devices do."""
+    sleep = (lambda seconds: None) if waits is None else waits.append
+    return RetryingDevice(qml.device("lightning.qubit", wires=wires), provider, sleep=sleep, **settings)
+
+
+def rotated(*angles, shots=SHOTS):
+    return [
+        qml.tape.QuantumScript([qml.RX(a, 0), qml.RY(2 * a, 2)], [qml.probs(wires=[0, 2])], shots=shots) for a in angles
+    ]
+
+
+ANGLES = [0.1 * n for n in range(1, 8)]
+CIRCUITS = rotated(*ANGLES)
+
+
+def once(circuits):
+    return Counter(key for key, _ in circuit_keys(circuits))
+
+
+def undisturbed(circuits):
+    return device_on(Remote()).execute(circuits)
+
+
+def assert_equal_results(found, expected):
+    assert len(found) == len(expected)
+    assert all((ours == theirs).all() for ours, theirs in zip(found, expected, strict=True))
+
+
+def test_failures_losses_and_disorder_change_no_result_and_pay_nothing_twice():
+    provider, waits = Remote(*TROUBLES), []
+    found = device_on(provider, waits).execute(CIRCUITS)
+    assert_equal_results(found, undisturbed(CIRCUITS))
+    assert provider.paid == once(CIRCUITS)
+    assert not provider.troubles
+    assert provider.ended != sorted(provider.ended)
+    exact = [qml.device("default.qubit").execute(circuit) for circuit in rotated(*ANGLES, shots=None)]
+    assert all((abs(f - e) <= 5 * (e * (1 - e) / SHOTS) ** 0.5).all() for f, e in zip(found, exact, strict=True))
+
+
+def test_all_jobs_are_started_before_one_is_waited_for():
+    provider = Remote(circuits_per_job=1)
+    device_on(provider).execute(CIRCUITS)
+    assert provider.ended == [job.job_id for job in reversed(provider.started)]
+
+
+def test_only_what_is_missing_is_sent_again():
+    provider = Remote((0,), FAILURE)
+    device_on(provider).execute(CIRCUITS[:5])
+    sent = [list(map(CIRCUITS.index, job.circuits)) for job in provider.started]
+    assert sent == [[0, 1], [2, 3], [4], [0, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "size"), [(None, None, 7), (3, None, 3), (None, 2, 2), (3, 2, 2), (2, 3, 2)]
+)
+def test_jobs_hold_as_many_circuits_as_both_sides_allow(ours, theirs, size):
+    provider = Remote(circuits_per_job=theirs)
+    device_on(provider, circuits_per_job=ours).execute(CIRCUITS)
+    assert max(len(job.circuits) for job in provider.started) == size
+    assert len(provider.started) == -(-7 // size)
+
+
+def test_circuits_of_different_shots_go_in_different_jobs():
+    circuits = [*rotated(0.1, 0.2), *rotated(0.3, shots=50), *rotated(0.4)]
+    provider = Remote(circuits_per_job=None)
+    found = device_on(provider).execute(circuits)
+    assert [[circuit.shots.total_shots for circuit in job.circuits] for job in provider.started] == [[SHOTS] * 3, [50]]
+    assert found[2] * 50 == pytest.approx((found[2] * 50).round(), abs=1e-9)
+    assert_equal_results(found, undisturbed(circuits))
+
+
+def test_waits_double_until_something_arrives():
+    provider, waits = Remote(REFUSED, REFUSED, REFUSED, None, FAILURE, REFUSED), []
+    device_on(provider, waits, first_wait=0.5).execute(CIRCUITS[:4])
+    assert waits == [0.5, 1.0, 2.0, 0.5, 1.0]
+    assert provider.paid == once(CIRCUITS[:4])
+
+
+def test_retries_in_vain_name_the_jobs_and_the_same_call_pays_only_for_the_rest():
+    provider = Remote(None, FAILURE, *[FAILURE] * 2)
+    device = device_on(provider, retries=2)
+    with pytest.raises(RuntimeError, match=r"^2 of 4 .* 2 retries .* job-1, job-2, job-3 \(job job-3: the f"):
+        device.execute(CIRCUITS[:4])
+    assert provider.paid == once(CIRCUITS[:2])
+    assert_equal_results(device.execute(CIRCUITS[:4]), undisturbed(CIRCUITS[:4]))
+    assert provider.paid == once(CIRCUITS[:4])
+    assert len(provider.started) == 5
+
+
+def test_the_last_cause_is_chained():
+    with pytest.raises(RuntimeError, match="no job started: the line is down") as caught:
+        device_on(Remote(*[REFUSED] * 2), retries=1).execute(CIRCUITS)
+    assert isinstance(caught.value.__cause__, ConnectionError)
+
+
+def test_a_job_that_runs_on_is_asked_again_and_not_started_again():
+    provider = Remote(UNREACHABLE)
+    device = device_on(provider, retries=0)
+    with pytest.raises(RuntimeError, match=r"jobs job-0 \(job job-0: the line is down\)"):
+        device.execute(CIRCUITS[:2])
+    assert_equal_results(device.execute(CIRCUITS[:2]), undisturbed(CIRCUITS[:2]))
+    assert len(provider.started) == 1
+    assert provider.paid == once(CIRCUITS[:2])
+
+
+def test_a_job_without_an_answer_does_not_keep_others_from_being_asked():
+    provider = Remote()
+    silent = []
+
+    def answer(job):
+        if job.job_id == "job-0":
+            silent.append(job)
+            raise ConnectionError("the line is down")
+        provider.run_waiting_jobs()
+        return job.found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RemoteJob, "results", answer)
+        with pytest.raises(RuntimeError, match="2 of 7 circuits"):
+            device_on(provider, retries=1).execute(CIRCUITS)
+    assert len(silent) == 3
+
+
+def test_an_interruption_keeps_what_arrived_and_what_runs():
+    provider = Remote(circuits_per_job=1)
+    device = device_on(provider)
+    interrupted = []
+    results = RemoteJob.results
+
+    def interrupt_once(job):
+        if job.job_id == "job-1" and not interrupted:
+            interrupted.append(job)
+            raise KeyboardInterrupt
+        return results(job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RemoteJob, "results", interrupt_once)
+        with pytest.raises(KeyboardInterrupt):
+            device.execute(CIRCUITS)
+    assert_equal_results(device.execute(CIRCUITS), undisturbed(CIRCUITS))
+    assert provider.paid == once(CIRCUITS)
+    assert len(provider.started) == len(CIRCUITS)
+
+
+def test_a_job_with_too_few_results_is_run_again_whole():
+    """Nothing says which circuits they belong to."""
+    provider = Remote()
+    results = RemoteJob.results
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RemoteJob, "results", lambda job: results(job)[job.job_id == "job-0" :])
+        device_on(provider).execute(CIRCUITS)
+    assert [job.circuits for job in provider.started[4:]] == [CIRCUITS[:2]]
+
+
+def test_equal_circuits_of_a_call_are_samples_of_their_own():
+    provider = Remote(FAILURE, (0,))
+    found = device_on(provider).execute(rotated(*[0.7] * 5))
+    assert len({tuple(result) for result in found}) > 1
+    assert provider.paid.total() == 5
+
+
+def test_a_call_that_succeeded_samples_anew():
+    provider = Remote()
+    device = device_on(provider)
+    first, second = device.execute(CIRCUITS), device.execute(CIRCUITS)
+    assert any((a != b).any() for a, b in zip(first, second, strict=True))
+    assert provider.paid == Counter(dict.fromkeys(once(CIRCUITS), 2))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TypeError("x"),
+        ValueError("x"),
+        KeyError("x"),
+        AttributeError("x"),
+        NotImplementedError("x"),
+        PermissionError("x"),
+        qml.exceptions.DeviceError("x"),
+        type("NoCredentialsError", (Exception,), {})("x"),
+    ],
+)
+@pytest.mark.parametrize("when", ["at start", "at the end"])
+def test_errors_that_would_come_again_are_raised_at_once(error, when):
+    provider, waits = Remote(None, error), []
+    device = device_on(provider, waits)
+    if when == "at start":
+        provider.start = lambda groups: (_ for _ in ()).throw(error)
+        with pytest.raises(type(error)):
+            device.execute(CIRCUITS)
+    else:
+        with pytest.raises(JobFailed):
+            device.execute(CIRCUITS[:4])
+        device.execute(CIRCUITS[:4])
+        assert provider.paid == once(CIRCUITS[:4])
+    assert not waits
+
+
+def with_status(kind, **attributes):
+    error = kind("x")
+    vars(error).update(attributes)
+    return error
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("?"), False),
+        (ConnectionError("?"), False),
+        (TimeoutError("?"), False),
+        (with_status(RuntimeError, status_code=401), True),
+        (with_status(RuntimeError, status_code=503), False),
+        (with_status(RuntimeError, status_code=-1), False),
+        (with_status(RuntimeError, response={"ResponseMetadata": {"HTTPStatusCode": 400}}), True),
+        (with_status(RuntimeError, response={"ResponseMetadata": {"HTTPStatusCode": 429}}), False),
+        (with_status(OSError, response=with_status(RuntimeError, status_code=404)), True),
+        (caused(Exception("text"), with_status(OSError, response=with_status(RuntimeError, status_code=403))), True),
+        (caused(ConnectionError("?"), ValueError("?")), False),
+        (caused(JobFailed("?"), ValueError("?")), True),
+        (type("JSONDecodeError", (OSError, ValueError), {})("?"), False),
+    ],
+)
+def test_which_errors_are_permanent(error, expected):
+    assert is_permanent(error) is expected
+
+
+def test_keys_tell_circuits_apart_to_the_bit():
+    def script(angle=0.1, wire=0, gate=qml.RX, measured=0, shots=10):
+        return qml.tape.QuantumScript([gate(angle, wire)], [qml.expval(qml.Z(measured))], shots=shots)
+
+    circuits = [
+        script(),
+        script(angle=0.1 + 1e-16),
+        script(angle=torch.tensor(0.1, dtype=torch.float32)),
+        script(wire=1),
+        script(gate=qml.RY),
+        script(measured=1),
+        script(shots=11),
+        script(shots=None),
+    ]
+    keys = circuit_keys(circuits)
+    assert len(set(keys)) == len(circuits)
+    assert circuit_keys([script(), script()]) == [keys[0], (keys[0][0], 1)]
+    trained = script(angle=torch.tensor(0.1, dtype=torch.float64, requires_grad=True))
+    assert circuit_keys([trained]) == circuit_keys([script(angle=torch.tensor(0.1, dtype=torch.float64))])
+
+
+def test_a_tracker_counts_what_was_started():
+    provider = Remote(*TROUBLES)
+    device = device_on(provider)
+    with qml.Tracker(device) as tracker:
+        device.execute(CIRCUITS)
+    started = sum(len(job.circuits) for job in provider.started)
+    assert tracker.totals == {"batches": len(provider.started), "executions": started, "shots": SHOTS * started}
+    assert tracker.history["job_id"] == [job.job_id for job in provider.started]
+    assert started > len(CIRCUITS)
+
+
+def test_retries_are_warned_of_and_started_jobs_told(caplog):
+    caplog.set_level(logging.INFO, "devices")
+    device_on(Remote(FAILURE)).execute(CIRCUITS[:2])
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "Job job-0 with 2 circuits started on lightning.qubit."),
+        (
+            "WARNING",
+            "2 of 2 circuits have no result from lightning.qubit yet (job job-0: the fridge is warm): next try in 1 s.",
+        ),
+        ("INFO", "Job job-1 with 2 circuits started on lightning.qubit."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"retries": -1}, "retries=-1 was given: take a whole number of 0 or more"),
+        ({"retries": 2.0}, r"retries=2\.0 was given"),
+        ({"first_wait": -1}, "first_wait=-1 was given: take a number of seconds"),
+        ({"first_wait": float("inf")}, "first_wait=inf was given"),
+        ({"circuits_per_job": 0}, "circuits_per_job=0 was given: take a whole number of 1 or more"),
+    ],
+)
+def test_wrong_settings_are_errors(setting, words):
+    with pytest.raises(ValueError, match=words):
+        device_on(Remote(), **setting)
+
+
+def test_settings_are_for_remote_devices():
+    with pytest.raises(ValueError, match=r"'lightning\.qubit' was given retries=2: only qiskit\.remote, braket\.aws"):
+        make_device("lightning.qubit", 2, retries=2)
+
+
+def test_the_device_is_otherwise_its_own():
+    inner = qml.device("lightning.qubit", wires=3)
+    device = RetryingDevice(inner, Remote())
+    assert device.name == "lightning.qubit"
+    assert device.wires == inner.wires
+    assert device.c_dtype == inner.c_dtype
+    assert not device.supports_derivatives()
+    assert device.execute(CIRCUITS[0]).shape == (4,)
+
+
+@pytest.fixture
+def remote(monkeypatch):
+    """Make `remote.mock` a device of PennyLane, on a provider that the test is given."""
+
+    def install(provider):
+        class Entry:
+            def load(self):
+                return lambda wires: device_on(provider, wires=wires)
+
+        monkeypatch.setitem(qml.devices.device_constructor.plugin_devices, "remote.mock", Entry())
+        return provider
+
+    return install
+
+
+def train(steps=3, **settings):
+    """Marginals of every step, and the couplings after them; no two rows of a step are equal."""
+    layer = DQALayer(3, device="remote.mock", schedule=SCHEDULE, shots=SHOTS, **settings).double()
+    with torch.no_grad():
+        layer.couplings.copy_(draw(*layer.couplings.shape, center=0.1, spread=0.3))
+    fields = draw_fields(2, 1, 3, 3).requires_grad_()
+    optimizer = torch.optim.SGD([layer.couplings, fields], lr=0.1)
+    seen = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        p = layer(fields, causal_mask(3))
+        p.square().sum().backward()
+        optimizer.step()
+        seen.append(p.detach())
+    return layer, torch.stack(seen), layer.couplings.detach(), fields.detach()
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient": "parameter-shift"}, {"mitigate_readout": True}], ids=str)
+def test_training_on_a_remote_device_in_trouble_is_training_on_one_without(remote, settings):
+    calm = remote(Remote(circuits_per_job=3))
+    layer, *expected = train(**settings)
+    troubled = remote(Remote(REFUSED, FAILURE, (2,), None, UNREACHABLE, (0, 1), FAILURE, circuits_per_job=3))
+    _, *found = train(**settings)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    assert not troubled.troubles
+    assert troubled.paid == calm.paid
+    assert calm.paid.total() == layer.circuits_run
+
+
+def test_a_layer_that_gave_up_goes_on_where_it_was(remote):
+    provider = remote(Remote(None, *[FAILURE] * 99, circuits_per_job=2))
+    layer = DQALayer(3, device="remote.mock", schedule=SCHEDULE, shots=SHOTS)
+    fields = draw_fields(4, 1, 3)
+    with pytest.raises(RuntimeError, match="no result after 4 retries in a row"):
+        layer(fields)
+    assert provider.paid.total() == 2
+    provider.troubles.clear()
+    layer(fields)
+    assert provider.paid.total() == 4
+    assert max(provider.paid.values()) == 1
+
+
+def test_estimate_and_calibration_take_the_device(remote):
+    provider = remote(Remote())
+    layer = DQALayer(3, device="remote.mock", schedule=SCHEDULE, shots=SHOTS)
+    assert not broadcasts(layer)
+    assert (calibrate_readout(make_device("remote.mock", 3), SHOTS) == 0).all()
+    assert provider.paid.total() == 2

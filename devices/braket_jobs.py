@@ -1,6 +1,7 @@
 """Jobs of Amazon Braket: a quantum task for each circuit, or a program set for many."""
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any
 
 import pennylane as qml
@@ -35,7 +36,7 @@ class BraketProvider:
         self._device._parallel = False
         machine = self._device._device
         for group in groups:
-            task = sent_by(lambda group=group: self._device.execute(group), machine, "run", machine.run)
+            task = sent_by(partial(self._device.execute, group), machine, "run", machine.run)
             yield BraketJob(task, group, self._device)
 
 
@@ -66,7 +67,7 @@ class BraketJob:
                 reason = self._task.metadata(use_cached_value=True).get("failureReason")
                 raise JobFailed(f"{state}, {reason}" if reason else state)
             raise TimeoutError(f"still {state} after the device's poll_timeout_seconds")
-        return read_by(lambda: self._device.execute(self._circuits), self._device._device, "run", self._task_again)
+        return read_by(partial(self._device.execute, self._circuits), self._device._device, "run", self._task_again)
 
     def _task_again(self, *args: Any, **kwargs: Any) -> Any:
         return self._task

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any
 
 import pennylane as qml
@@ -32,9 +33,8 @@ class IonQProvider:
     def start(self, groups: Sequence[Sequence[QuantumScript]]) -> Generator["IonQJob", None, None]:
         """Create a job for each group."""
         for group in groups:
-            job = sent_by(
-                lambda group=group: self._device.execute(group), self._device.target_device, _SUBMIT, self._create
-            )
+            execute = partial(self._device.execute, group)
+            job = sent_by(execute, self._device.target_device, _SUBMIT, self._create)
             yield IonQJob(job, group, self._device)
 
     def _create(self) -> Any:
@@ -89,7 +89,7 @@ class IonQJob:
         def answer() -> None:
             plugin.histograms = histograms
 
-        return read_by(lambda: self._device.execute(self._circuits), plugin, _SUBMIT, answer)
+        return read_by(partial(self._device.execute, self._circuits), plugin, _SUBMIT, answer)
 
     def _histograms(self) -> list[dict[str, float]]:
         """Return the probabilities of each circuit: one for each, or alone where there is but one."""

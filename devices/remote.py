@@ -1,5 +1,6 @@
 """Which devices are remote, and how their jobs are started and retried."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pennylane as qml
@@ -7,9 +8,10 @@ import pennylane as qml
 from devices.braket_jobs import BraketProvider
 from devices.ibm_jobs import IBMProvider
 from devices.ionq_jobs import IonQProvider
+from devices.jobs import Provider
 from devices.retrying import RetryingDevice
 
-_PROVIDERS = {
+_PROVIDERS: dict[str, Callable[[qml.devices.Device], Provider]] = {
     "qiskit.remote": IBMProvider,
     "braket.aws.qubit": BraketProvider,
     "ionq.simulator": IonQProvider,

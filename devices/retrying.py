@@ -70,7 +70,7 @@ class RetryingDevice(qml.devices.Device):
     Raises:
         ValueError: if a setting is not one of these.
 
-    Errors that would come again, such as a circuit that is refused or missing credentials, are raised at once.
+    Errors that would come again, such as that a circuit is refused or credentials are missing, are raised at once.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class RetryingDevice(qml.devices.Device):
 
     @property
     def name(self) -> str:
-        """The device's name."""
-        return self._device.name
+        """PennyLane's short name of the device, where it has one."""
+        return getattr(self._device, "short_name", self._device.name)
 
     @property
     def shots(self) -> qml.measurements.Shots:
@@ -128,7 +128,7 @@ class RetryingDevice(qml.devices.Device):
         """Return the result of each circuit.
 
         Raises:
-            RuntimeError: if circuits have no result after all retries; it names their jobs.
+            RuntimeError: if circuits have no result after all retries, or a job would fail again; it names the jobs.
 
         Cost: waits for the provider.
         """
@@ -209,6 +209,11 @@ class RetryingDevice(qml.devices.Device):
                 failed = isinstance(error, JobFailed)
                 if not failed:
                     self._running.append(running)
+                if failed and is_permanent(error):
+                    raise RuntimeError(
+                        f"The job {job_id} of {number} circuits on {self.name} failed ({one_line(error)}) and would "
+                        "fail again: change the circuits, or the options or credentials of the device."
+                    ) from error
                 if is_permanent(error):
                     raise
                 troubles.append(_Trouble(one_line(error), error, job_id))

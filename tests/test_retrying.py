@@ -273,7 +273,9 @@ def test_errors_that_would_come_again_are_raised_at_once(error, when):
         with pytest.raises(type(error)):
             device.execute(CIRCUITS)
     else:
-        with pytest.raises(JobFailed):
+        with pytest.raises(
+            RuntimeError, match=r"job job-1 of 2 circuits .* failed \(the fridge is warm\) and would fail"
+        ):
             device.execute(CIRCUITS[:4])
         device.execute(CIRCUITS[:4])
         assert provider.paid == once(CIRCUITS[:4])

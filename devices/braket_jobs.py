@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pennylane as qml
@@ -60,14 +61,27 @@ class BraketJob:
         return self._task.id
 
     def results(self) -> Sequence[Any]:
-        """Wait for the task, and return the plugin's result for each circuit."""
-        if self._task.result() is None:
+        """Wait for the task, and return the plugin's result for each circuit, None where a program set lost it."""
+        found = self._task.result()
+        if found is None:
             state = self._task.state()
             if state in _ENDED:
                 reason = self._task.metadata(use_cached_value=True).get("failureReason")
                 raise JobFailed(f"{state}, {reason}" if reason else state)
             raise TimeoutError(f"still {state} after the device's poll_timeout_seconds")
-        return read_by(partial(self._device.execute, self._circuits), self._device._device, "run", self._task_again)
+        if not hasattr(found, "entries"):
+            return self._read(self._circuits, found)
+        kept = [place for place, entry in enumerate(found.entries) if hasattr(entry[0], "measurements")]
+        if not kept:
+            raise JobFailed(f"all {len(self._circuits)} circuits of the program set failed")
+        measured = type(found)([found.entries[place] for place in kept], found.task_metadata, len(kept), None)
+        read = dict(zip(kept, self._read([self._circuits[place] for place in kept], measured), strict=True))
+        return [read.get(place) for place in range(len(self._circuits))]
 
-    def _task_again(self, *args: Any, **kwargs: Any) -> Any:
-        return self._task
+    def _read(self, circuits: Sequence[QuantumScript], found: Any) -> Sequence[Any]:
+        """Return the plugin's results of circuits, where `found` is that of their task."""
+
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            return SimpleNamespace(result=lambda: found)
+
+        return read_by(partial(self._device.execute, circuits), self._device._device, "run", answer)

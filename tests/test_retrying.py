@@ -264,12 +264,20 @@ def test_a_call_that_succeeded_samples_anew():
         type("NoCredentialsError", (Exception,), {})("x"),
     ],
 )
-@pytest.mark.parametrize("when", ["at start", "at the end"])
-def test_errors_that_would_come_again_are_raised_at_once(error, when):
+@pytest.mark.parametrize("when", ["at start", "when asked", "at the end"])
+def test_errors_that_would_come_again_are_raised_at_once(error, when, monkeypatch):
     provider, waits = Remote(None, error), []
     device = device_on(provider, waits)
+
+    def fail(*args):
+        raise error
+        yield
+
     if when == "at start":
-        provider.start = lambda groups: (_ for _ in ()).throw(error)
+        monkeypatch.setattr(provider, "start", fail)
+    if when == "when asked":
+        monkeypatch.setattr(RemoteJob, "results", lambda job: next(fail()))
+    if when != "at the end":
         with pytest.raises(type(error)):
             device.execute(CIRCUITS)
     else:

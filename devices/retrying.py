@@ -143,7 +143,7 @@ class RetryingDevice(qml.devices.Device):
                 break
             in_vain = in_vain + 1 if len(left) == len(missing) else 0
             if in_vain >= self.retries:
-                raise RuntimeError(self._despair(len(left), len(wanted), ids, troubles)) from troubles[-1].cause
+                raise RuntimeError(self._given_up(len(left), len(wanted), ids, troubles)) from troubles[-1].cause
             wait = self.first_wait * 2**in_vain
             _log.warning(
                 "%d of %d circuits have no result from %s yet (%s): next try in %g s.",
@@ -231,7 +231,7 @@ class RetryingDevice(qml.devices.Device):
                 troubles.append(_Trouble(f"{number - len(found)} of {number} results were lost", None, job_id))
         return troubles
 
-    def _despair(self, left: int, number: int, ids: dict[str, None], troubles: list[_Trouble]) -> str:
+    def _given_up(self, left: int, number: int, ids: dict[str, None], troubles: list[_Trouble]) -> str:
         jobs = f" of the jobs {', '.join(ids)}" if ids else ""
         return (
             f"{left} of {number} circuits on {self.name} have no result after {self.retries} retries in a row"

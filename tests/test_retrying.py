@@ -5,85 +5,13 @@ from collections import Counter
 
 import pennylane as qml
 import pytest
-import torch
-from conftest import draw_fields
-from oracle import causal_mask, draw
+from mock_remote import FAILURE, REFUSED, TROUBLES, UNREACHABLE, Remote, RemoteJob, device_on
 
-from devices import calibrate_readout, make_device
+from devices import make_device
 from devices.circuit_keys import circuit_keys
-from devices.jobs import JobFailed
-from devices.permanent_errors import is_permanent
 from devices.retrying import RetryingDevice
-from hybrid_attention import DQALayer, LinearSchedule
-from lightning_modules.circuit_bill import broadcasts
 
 SHOTS = 200
-SCHEDULE = LinearSchedule(2, 2.0)
-LOST, REFUSED, UNREACHABLE = "lost", "refused", "unreachable"
-
-
-class Remote:
-    """A provider that keeps the books, ends its jobs last come first served, and has troubles, one for each start.
-
-    None: the job runs; "refused": the connection is lost before it starts; "unreachable": after it started, once; an
-    exception: the job fails with it; a tuple of positions: their results are lost. A circuit is paid when its result is
-    handed over. Its n-th paid sample is the same in every run.
-    """
-
-    def __init__(self, *troubles, circuits_per_job=2):
-        self.circuits_per_job = circuits_per_job
-        self.troubles = list(troubles)
-        self.paid = Counter()
-        self.started, self.waiting, self.ended = [], [], []
-
-    def start(self, groups):
-        for group in groups:
-            trouble = self.troubles.pop(0) if self.troubles else None
-            if trouble == REFUSED:
-                raise ConnectionError("the line is down")
-            job = RemoteJob(self, f"job-{len(self.started)}", list(group), trouble)
-            self.started.append(job)
-            self.waiting.append(job)
-            yield job
-
-    def run_waiting_jobs(self):
-        while self.waiting:
-            job = self.waiting.pop()
-            self.ended.append(job.job_id)
-            lost = job.trouble if isinstance(job.trouble, tuple) else ()
-            if not isinstance(job.trouble, Exception):
-                job.found = [None if n in lost else self.sample(circuit) for n, circuit in enumerate(job.circuits)]
-
-    def sample(self, circuit):
-        key = circuit_keys([circuit])[0][0]
-        self.paid[key] += 1
-        seed = int.from_bytes(key[:4]) + self.paid[key]
-        return qml.device("default.qubit", wires=circuit.wires, seed=seed).execute(circuit)
-
-
-class RemoteJob:
-    def __init__(self, provider, job_id, circuits, trouble):
-        self.provider, self.job_id, self.circuits, self.trouble = provider, job_id, circuits, trouble
-        self.found = None
-
-    def results(self):
-        self.provider.run_waiting_jobs()
-        trouble, self.trouble = self.trouble, None
-        if trouble == UNREACHABLE:
-            raise ConnectionError("the line is down")
-        if self.found is None:
-            raise JobFailed("the fridge is warm") from trouble
-        return self.found
-
-
-FAILURE = JobFailed()
-TROUBLES = (REFUSED, FAILURE, (1,), UNREACHABLE)
-
-
-def device_on(provider, waits=None, wires=3, **settings):
-    """lightning.qubit takes a circuit for each row, as remote devices do."""
-    sleep = (lambda seconds: None) if waits is None else waits.append
-    return RetryingDevice(qml.device("lightning.qubit", wires=wires), provider, sleep=sleep, **settings)
 
 
 def rotated(*angles, shots=SHOTS):
@@ -290,60 +218,6 @@ def test_errors_that_would_come_again_are_raised_at_once(error, when, monkeypatc
     assert not waits
 
 
-def with_status(kind, **attributes):
-    error = kind("x")
-    vars(error).update(attributes)
-    return error
-
-
-def caused(error, cause):
-    error.__cause__ = cause
-    return error
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (RuntimeError("?"), False),
-        (ConnectionError("?"), False),
-        (TimeoutError("?"), False),
-        (with_status(RuntimeError, status_code=401), True),
-        (with_status(RuntimeError, status_code=503), False),
-        (with_status(RuntimeError, status_code=-1), False),
-        (with_status(RuntimeError, response={"ResponseMetadata": {"HTTPStatusCode": 400}}), True),
-        (with_status(RuntimeError, response={"ResponseMetadata": {"HTTPStatusCode": 429}}), False),
-        (with_status(OSError, response=with_status(RuntimeError, status_code=404)), True),
-        (caused(Exception("text"), with_status(OSError, response=with_status(RuntimeError, status_code=403))), True),
-        (caused(ConnectionError("?"), ValueError("?")), False),
-        (caused(JobFailed("?"), ValueError("?")), True),
-        (type("JSONDecodeError", (OSError, ValueError), {})("?"), False),
-    ],
-)
-def test_which_errors_are_permanent(error, expected):
-    assert is_permanent(error) is expected
-
-
-def test_keys_tell_circuits_apart_to_the_bit():
-    def script(angle=0.1, wire=0, gate=qml.RX, measured=0, shots=10):
-        return qml.tape.QuantumScript([gate(angle, wire)], [qml.expval(qml.Z(measured))], shots=shots)
-
-    circuits = [
-        script(),
-        script(angle=0.1 + 1e-16),
-        script(angle=torch.tensor(0.1, dtype=torch.float32)),
-        script(wire=1),
-        script(gate=qml.RY),
-        script(measured=1),
-        script(shots=11),
-        script(shots=None),
-    ]
-    keys = circuit_keys(circuits)
-    assert len(set(keys)) == len(circuits)
-    assert circuit_keys([script(), script()]) == [keys[0], (keys[0][0], 1)]
-    trained = script(angle=torch.tensor(0.1, dtype=torch.float64, requires_grad=True))
-    assert circuit_keys([trained]) == circuit_keys([script(angle=torch.tensor(0.1, dtype=torch.float64))])
-
-
 def test_a_tracker_counts_what_was_started():
     provider = Remote(*TROUBLES)
     device = device_on(provider)
@@ -396,68 +270,3 @@ def test_the_device_is_otherwise_its_own():
     assert device.c_dtype == inner.c_dtype
     assert not device.supports_derivatives()
     assert device.execute(CIRCUITS[0]).shape == (4,)
-
-
-@pytest.fixture
-def remote(monkeypatch):
-    """Make `remote.mock` a device of PennyLane, on a provider that the test is given."""
-
-    def install(provider):
-        class Entry:
-            def load(self):
-                return lambda wires: device_on(provider, wires=wires)
-
-        monkeypatch.setitem(qml.devices.device_constructor.plugin_devices, "remote.mock", Entry())
-        return provider
-
-    return install
-
-
-def train(steps=3, **settings):
-    """Marginals of every step, and the couplings after them; no two rows of a step are equal."""
-    layer = DQALayer(3, device="remote.mock", schedule=SCHEDULE, shots=SHOTS, **settings).double()
-    with torch.no_grad():
-        layer.couplings.copy_(draw(*layer.couplings.shape, center=0.1, spread=0.3))
-    fields = draw_fields(2, 1, 3, 3).requires_grad_()
-    optimizer = torch.optim.SGD([layer.couplings, fields], lr=0.1)
-    seen = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        p = layer(fields, causal_mask(3))
-        p.square().sum().backward()
-        optimizer.step()
-        seen.append(p.detach())
-    return layer, torch.stack(seen), layer.couplings.detach(), fields.detach()
-
-
-@pytest.mark.parametrize("settings", [{}, {"gradient": "parameter-shift"}, {"mitigate_readout": True}], ids=str)
-def test_training_on_a_remote_device_in_trouble_is_training_on_one_without(remote, settings):
-    calm = remote(Remote(circuits_per_job=3))
-    layer, *expected = train(**settings)
-    troubled = remote(Remote(REFUSED, FAILURE, (2,), None, UNREACHABLE, (0, 1), FAILURE, circuits_per_job=3))
-    _, *found = train(**settings)
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
-    assert not troubled.troubles
-    assert troubled.paid == calm.paid
-    assert calm.paid.total() == layer.circuits_run
-
-
-def test_a_layer_that_gave_up_goes_on_where_it_was(remote):
-    provider = remote(Remote(None, *[FAILURE] * 99, circuits_per_job=2))
-    layer = DQALayer(3, device="remote.mock", schedule=SCHEDULE, shots=SHOTS)
-    fields = draw_fields(4, 1, 3)
-    with pytest.raises(RuntimeError, match="no result after 4 retries in a row"):
-        layer(fields)
-    assert provider.paid.total() == 2
-    provider.troubles.clear()
-    layer(fields)
-    assert provider.paid.total() == 4
-    assert max(provider.paid.values()) == 1
-
-
-def test_estimate_and_calibration_take_the_device(remote):
-    provider = remote(Remote())
-    layer = DQALayer(3, device="remote.mock", schedule=SCHEDULE, shots=SHOTS)
-    assert not broadcasts(layer)
-    assert (calibrate_readout(make_device("remote.mock", 3), SHOTS) == 0).all()
-    assert provider.paid.total() == 2

@@ -85,3 +85,48 @@ def standard_errors(p: Tensor, shots: int, readout_errors: Tensor | None = None)
     a, b = readout_errors[: p.shape[-1]].to(p).unbind(-1)
     read = p * (1 - a - b) + b
     return (read * (1 - read) / (shots - 1)).clamp_min(0).sqrt() / (1 - a - b)
+
+
+def weight_standard_errors(
+    probabilities: Tensor, shots: int, present: Tensor | None = None, readout_errors: Tensor | None = None
+) -> Tensor:
+    """Return the standard errors of attention weights a_j = p_j / sum_k p_k estimated from samples of one distribution.
+
+    The p_j of a query come from the same samples, so their errors are correlated, and with n the occupations, N their
+    sum over present spins and S = <N>, to first order in 1 / sqrt(shots)
+
+        Var a_j = <(n_j - a_j N)^2> / (S^2 (shots - 1))
+
+    Args:
+        probabilities: (..., 2^T), of the states of a circuit, estimated from `shots` samples, wire 0 the leftmost bit
+            and |0> spin +1.
+        shots: 2 or more.
+        present: (..., T), bool or 0 and 1, the spins that count; all of them by default.
+        readout_errors: (T', 2), T' >= T, probabilities of reading |0> as 1 and |1> as 0 that were taken out of the
+            probabilities, taken as known.
+
+    Returns:
+        (..., T); 0 at removed spins, where a single spin is present, and where no sample has a present spin at +1.
+
+    Cost: O(T 2^T) for each distribution.
+    Source: the variance of a ratio of means, by linear error propagation (the delta method).
+    """
+    size = probabilities.shape[-1].bit_length() - 1
+    n = occupied(size, probabilities.dtype, probabilities.device)
+    here = probabilities.new_ones(size) if present is None else present.to(probabilities)
+    p = (probabilities @ n.T) * here
+    total = here @ n
+    with_total = ((probabilities * total) @ n.T) * here
+    squares = p
+    if readout_errors is not None:
+        a, b = readout_errors[:size].to(p).unbind(-1)
+        kept = 1 - a - b
+        read = p * kept + b * here
+        squares = (read * (1 - b).square() + (here - read) * b.square()) / kept.square()
+    excess = squares - p
+    mean = p.sum(-1, keepdim=True)
+    weights = torch.where(mean > 0, p / mean, 0)
+    second = (with_total + excess).sum(-1, keepdim=True)
+    variances = squares - 2 * weights * (with_total + excess) + weights.square() * second
+    errors = (variances.clamp_min(0) / (shots - 1)).sqrt() / mean
+    return torch.where(mean > 0, errors, 0)

@@ -9,6 +9,7 @@ from devices.backends import check_braket_simulator, ibm_backend
 from devices.credentials import check_credentials, credentials_hint
 from devices.messages import one_line
 from devices.noise import add_noise, aer_noise_model
+from devices.options import check_options
 from devices.remote import take_retry_settings, with_retries
 
 _PACKAGES = {
@@ -64,6 +65,7 @@ def make_device(name: str, wires: int | None, **options: Any) -> qml.devices.Dev
     retry_settings = take_retry_settings(name, options)
     check_credentials(name, options)
     objects = _with_objects(name, wires or 1, options)
+    check_options(name, objects)
     try:
         device = qml.device(name, wires=wires, **objects)
     except TypeError as error:

@@ -212,3 +212,51 @@ def test_ionq_is_made_with_a_key(monkeypatch, name):
     need(name)
     monkeypatch.setenv("IONQ_API_KEY", "not a key")
     assert len(make_device(name, 2).wires) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "wrong", "guess"),
+    [
+        ("qiskit.aer", {}, "noise_modell", "noise_model"),
+        ("qiskit.basicsim", {}, "seed_simulatr", "seed_simulator"),
+        ("qiskit.remote", {"backend": STAND_IN}, "seed_transpilr", "seed_transpiler"),
+        ("braket.local.qubit", {"backend": "braket_dm"}, "nois_model", "noise_model"),
+        (
+            "braket.aws.qubit",
+            {"device_arn": "arn:aws:braket:::device/quantum-simulator/amazon/sv1"},
+            "paralel",
+            "parallel",
+        ),
+    ],
+)
+def test_misspelled_option_names_a_close_match(name, options, wrong, guess):
+    """Constructors of these plugins take any keyword."""
+    need(name)
+    with pytest.raises(ValueError, match=rf"^The device '{name}' has no option '{wrong}' \(did you mean '{guess}'\?\)"):
+        make_device(name, 2, **options, **{wrong: 1})
+
+
+def test_routing_method_is_none_of_aers_options_as_its_plugin_sets_it():
+    need("qiskit.aer")
+    with pytest.raises(ValueError, match="has no option 'routing_method'"):
+        make_device("qiskit.aer", 2, routing_method="sabre")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("qiskit.aer", {"method": "density_matrix", "seed_simulator": 1}),
+        ("qiskit.aer", {"optimization_level": 0, "seed_transpiler": 1, "fusion_enable": False}),
+        ("qiskit.aer", {"precision": "single", "max_parallel_threads": 1, "noise_model": STAND_IN}),
+        ("qiskit.basicsim", {"seed_simulator": 1, "optimization_level": 1}),
+        ("qiskit.remote", {"backend": STAND_IN, "simulator": {"seed_simulator": 1}, "session": None}),
+        ("qiskit.remote", {"backend": STAND_IN, "options": {"simulator": {"seed_simulator": 1}}}),
+        ("braket.local.qubit", {"backend": "braket_sv", "batch_size": 2, "parallel": True, "max_parallel": 1}),
+        ("braket.local.qubit", {"noise_model": None, "parametrize_differentiable": False}),
+    ],
+    ids=str,
+)
+def test_options_of_constructors_simulators_and_the_transpiler_are_taken_and_run(name, options):
+    estimate = probabilities((name, options), FIELDS, COUPLING, SHOTS)
+    assert estimate.sum() == pytest.approx(1)
+    assert estimate[0] == estimate.max()

@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -42,7 +43,9 @@ class Instances:
 
     def gradients(self, p: Tensor, fields: Tensor, couplings: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of sum_j w_j p_j of every instance, (N, T) and (N, pairs)."""
-        of_fields, of_couplings = torch.autograd.grad((self.weights * p.view_as(self.weights)).sum(), (fields, couplings))
+        of_fields, of_couplings = torch.autograd.grad(
+            (self.weights * p.view_as(self.weights)).sum(), (fields, couplings)
+        )
         return of_fields.view_as(self.fields), of_couplings.view_as(self.couplings)
 
 
@@ -124,7 +127,7 @@ def slope(shots: Sequence[int], errors: Sequence[float]) -> float:
     return float(torch.cov(logs)[0, 1] / logs[0].var())
 
 
-def plot(path: str, rows: dict, errors: Sequence[float]) -> None:
+def plot(path: Path, rows: dict, errors: Sequence[float]) -> None:
     """Write two panels: the differences against the number of steps at the largest size, and errors against shots."""
     from matplotlib.figure import Figure
 
@@ -141,9 +144,9 @@ def plot(path: str, rows: dict, errors: Sequence[float]) -> None:
             left.plot(steps, values, line, marker=marker, fillstyle=fill, color=color, label=label)
     left.set(
         xscale="log",
-        yscale="log",
         xticks=steps,
         xticklabels=steps,
+        ylim=(0, None),
         xlabel="Trotter steps P",
         ylabel="relative rms difference",
         title=f"Gradients at T = {num_spins}, spreads {SPREADS[0]}",
@@ -162,7 +165,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spins", type=int, nargs="+", default=[4, 6, 8])
     parser.add_argument("--instances", type=int, default=200)
-    parser.add_argument("--plot", metavar="FILE", help="also write a PNG, which needs matplotlib")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also write a PNG, which needs matplotlib")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
@@ -176,7 +179,10 @@ def main(arguments: list[str] | None = None) -> None:
         rows[num_spins, spreads, schedule] = found
         numbers = [[found[first, second, name] for name in PARAMETERS] for first, second in COMPARISONS]
         cells = [" ".join(f"{each.difference:7.4f} {each.cosine:7.4f}" for each in pair) for pair in numbers]
-        print(f"{num_spins:3d}  {spreads!s:>14} {schedule.steps:6d} {schedule.tau:4.0f} | " + " | ".join(cells), flush=True)
+        print(
+            f"{num_spins:3d}  {spreads!s:>14} {schedule.steps:6d} {schedule.tau:4.0f} | " + " | ".join(cells),
+            flush=True,
+        )
     instances = draw_instances(min(options.instances, 20), min(options.spins), SPREADS[0])
     errors = sampling_errors(instances, SCHEDULES[1], SHOTS, _REPEATS)
     table = ", ".join(f"{number:,}: {error:.4f}" for number, error in zip(SHOTS, errors, strict=True))

@@ -69,7 +69,7 @@ def train(method: str, seed: int, folder: Path, steps: int, shots: int, further:
 
 def read(method: str, seed: int, folder: Path) -> Run | None:
     """Return the run that the folder holds, or None where it has not ended."""
-    path = folder / method / str(seed) / "metrics.csv"
+    path = folder / method / f"version_{seed}" / "metrics.csv"
     rows = list(csv.DictReader(path.open())) if path.is_file() else []
     tests = [float(row["test_accuracy"]) for row in rows if row.get("test_accuracy")]
     if not tests:
@@ -101,14 +101,20 @@ def plot(path: Path, runs: list[Run], shots: int) -> None:
     """Write the picture: a thin line for each seed, and a thick one for the mean."""
     from matplotlib.figure import Figure
 
-    labels = {"exact": "exact", "DQA": "DQA, exact probabilities", "shots": f"DQA, {shots:,} shots, covariance gradients"}
+    labels = {
+        "exact": "exact",
+        "DQA": "DQA, exact probabilities",
+        "shots": f"DQA, {shots:,} shots, covariance gradients",
+    }
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for method in dict.fromkeys(run.method for run in runs):
         color, line = _STYLES[method]
         curves = [run.validation for run in runs if run.method == method]
         for curve in curves:
-            axes.plot(*zip(*((step, 100 * value) for step, value in curve), strict=True), line, color=color, lw=0.6, alpha=0.4)
+            axes.plot(
+                *zip(*((step, 100 * value) for step, value in curve), strict=True), line, color=color, lw=0.6, alpha=0.4
+            )
         steps = [step for step, _ in curves[0]]
         mean = [100 * statistics.mean(value for _, value in points) for points in zip(*curves, strict=True)]
         axes.plot(steps, mean, line, color=color, lw=2, label=f"{labels[method]}: mean of {len(curves)} seed(s)")

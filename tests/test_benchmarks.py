@@ -34,6 +34,16 @@ def gpu_check():
     return load("gpu_check")
 
 
+@pytest.fixture(scope="module")
+def covariance_bias():
+    return load("covariance_bias")
+
+
+@pytest.fixture(scope="module")
+def shots_training():
+    return load("shots_training")
+
+
 @pytest.fixture
 def one_thread():
     """Scripts set the number of threads of the process."""
@@ -195,3 +205,84 @@ def test_devices_that_cannot_be_made_are_named_with_the_reason(gpu_check, capsys
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("no.such is left out: ValueError: There is no device 'no.such'")
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_covariance_benchmark_prints_a_row_for_each_size_spread_and_schedule(covariance_bias, capsys, monkeypatch):
+    monkeypatch.setattr(covariance_bias, "SHOTS", (64, 256, 1024, 4096))
+    covariance_bias.main(["--spins", "2", "3", "--instances", "5"])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if line.count("|") == 3][2:]
+    assert len(rows) == 2 * len(covariance_bias.SPREADS) * len(covariance_bias.SCHEDULES)
+    for row in rows:
+        for cell in row.split("|")[1:]:
+            _, cosine_h, _, cosine_J = map(float, cell.split())
+            assert min(cosine_h, cosine_J) > 0.9
+    assert float(lines[-1].rpartition(" ")[2]) == pytest.approx(-0.5, abs=0.1)
+
+
+def test_the_gradients_that_the_covariance_benchmark_compares_are_those_of_finite_differences(covariance_bias):
+    """Central differences of the marginals of the circuit and of enumeration, for all fields and couplings at once."""
+    instances, schedule = covariance_bias.draw_instances(3, 3, (0.5, 0.2)), covariance_bias.SCHEDULES[0]
+    layer = covariance_bias.DQALayer(3, 3, schedule=schedule, clip=False).double()
+    matrices = torch.zeros(3, 3, 3, dtype=torch.float64)
+
+    def circuit(fields, couplings):
+        with torch.no_grad():
+            layer.couplings.copy_(couplings)
+            return layer(fields[None])[0]
+
+    def boltzmann(fields, couplings):
+        matrices[:, (0, 0, 1), (1, 2, 2)] = couplings
+        return covariance_bias.exact_marginals(fields, matrices)
+
+    found = {
+        circuit: covariance_bias.circuit_gradients(instances, schedule, "backprop"),
+        boltzmann: covariance_bias.boltzmann_gradients(instances),
+    }
+    for marginals, gradients in found.items():
+        for place, gradient in enumerate(gradients):
+            for column in range(3):
+                values = []
+                for step in (1e-5, -1e-5):
+                    moved = [instances.fields.clone(), instances.couplings.clone()]
+                    moved[place][:, column] += step
+                    values.append((instances.weights * marginals(*moved)).sum(-1))
+                difference = (values[0] - values[1]) / 2e-5
+                assert (gradient[:, column] - difference).abs().max() < 1e-8
+
+
+def test_two_gradients_are_compared_by_size_and_direction(covariance_bias):
+    ours, theirs = torch.tensor([[3.0, 0.0]]), torch.tensor([[3.0, 4.0]])
+    found = covariance_bias.compare(ours, theirs)
+    assert (found.difference, found.cosine) == pytest.approx((4 / 5, 3 / 5))
+    assert covariance_bias.slope([1, 10, 100], [3.0, 0.3, 0.03]) == pytest.approx(-1)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_training_benchmark_runs_each_method_once_and_writes_its_curves(
+    shots_training, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    small = [f"--data.init_args.num_{split}=16" for split in ("train", "val", "test")]
+    arguments = ["--seeds", "1", "2", "--steps", "2", "--shots", "20", "--csv", "curves.csv", *small]
+    shots_training.main(arguments)
+    out = capsys.readouterr().out
+    rows = [line.split(",") for line in Path("curves.csv").read_text().splitlines()]
+    assert rows[0] == ["method", "seed", "step", "val_accuracy"]
+    methods = ("exact", "DQA", "shots")
+    expected = [[method, seed, step] for method in methods for seed in ("1", "2") for step in ("1", "2")]
+    assert [row[:3] for row in rows[1:]] == expected
+    assert all(0 <= float(row[3]) <= 1 for row in rows[1:])
+    assert "shots=20, gradient='covariance'" in out
+    assert "shots=None, gradient='backprop'" in out
+    table = out.splitlines()[-3:]
+    assert [line.split()[0] for line in table] == list(methods)
+    monkeypatch.setattr(shots_training, "train", lambda *_: pytest.fail("a run was repeated"))
+    shots_training.main(arguments)
+    assert capsys.readouterr().out.splitlines() == table
+
+
+def test_the_table_of_the_training_benchmark_has_means_and_spreads(shots_training):
+    runs = [shots_training.Run("exact", seed, [], test) for seed, test in ((1, 0.9), (2, 0.92))]
+    assert shots_training.table(runs) == ["exact   91.00 +- 1.41 % of 2 seed(s): 90.00, 92.00"]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import draw_fields, gradients
 from oracle import causal_mask, draw
+from test_benchmarks import load
 from test_device_plugins import need
 
 from devices import DQA
@@ -200,3 +201,16 @@ def test_covariance_gradients_are_the_covariances_of_the_devices_own_samples(kin
             slopes[0] += together[SPINS:] * here[first] * here[second]
     assert (of_couplings - slopes).abs().max() < 1e-10
     assert of_couplings.abs().min() > 0
+
+
+def test_the_noise_benchmark_prints_what_the_noise_leaves(capsys, monkeypatch):
+    need("qiskit.aer")
+    benchmark = load("device_noise")
+    monkeypatch.setattr(benchmark, "SCHEDULES", (SCHEDULE,))
+    benchmark.main(["--spins", "2", "--machine", STAND_IN, "--queries", "2", "--threads", str(torch.get_num_threads())])
+    row = capsys.readouterr().out.splitlines()[-1].split("|")
+    assert row[0].split()[:2] == ["2", "3"]
+    aer, mitigated, routed = ([float(number) for number in cell.split()] for cell in row[1:])
+    assert 0.5 < aer[0] < mitigated[0] < 1.05
+    assert 0.5 < routed[0] < mitigated[0]
+    assert min(aer[2], mitigated[2], routed[2]) > 0.9

@@ -5,8 +5,8 @@
 
 Each run is `hybrid-attention fit` on the shipped configs: brackets of 3 types at T = 8, with layers/exact.yaml or
 layers/dqa.yaml on hybrid.statevector. Runs that are in the folder already are not run again. Printed are the accuracies
-of the best checkpoints on the test split; the CSV file has the validation accuracy after each number of steps, and the
-picture shows it, which needs matplotlib.
+of the best checkpoints on the test split, and the last validation losses; the CSV file has validation accuracy and loss
+after each number of steps, and the picture shows them, which needs matplotlib.
 """
 
 import argparse
@@ -23,15 +23,15 @@ from lightning_modules.cli import main as hybrid_attention
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 _POINTS = 30
-_STYLES = {"exact": ("black", "-"), "DQA": ("tab:blue", "--"), "shots": ("tab:orange", "-")}
+_STYLES = {"exact": ("black", "-", 3.0), "DQA": ("tab:blue", "--", 2.0), "shots": ("tab:orange", "-", 1.0)}
 
 
 class Run(NamedTuple):
-    """One training run: validation accuracies (step, accuracy), and the accuracy on the test split."""
+    """One training run: (step, accuracy, loss) on the validation split, and the accuracy on the test split."""
 
     method: str
     seed: int
-    validation: list[tuple[int, float]]
+    validation: list[tuple[int, float, float]]
     test: float
 
 
@@ -74,55 +74,66 @@ def read(method: str, seed: int, folder: Path) -> Run | None:
     tests = [float(row["test_accuracy"]) for row in rows if row.get("test_accuracy")]
     if not tests:
         return None
-    validation = [(int(row["step"]) + 1, float(row["val_accuracy"])) for row in rows if row.get("val_accuracy")]
+    validation = [
+        (int(row["step"]) + 1, float(row["val_accuracy"]), float(row["val_loss"]))
+        for row in rows
+        if row.get("val_accuracy")
+    ]
     return Run(method, seed, validation, tests[-1])
 
 
 def table(runs: list[Run]) -> list[str]:
-    """Return a line for each method: the mean of the test accuracies in percent, their spread, and each of them."""
+    """Return a line for each method: test accuracies in percent and last losses, as mean +- spread, and all of them."""
     lines = []
     for method in dict.fromkeys(run.method for run in runs):
-        found = [100 * run.test for run in runs if run.method == method]
-        spread = f" +- {statistics.stdev(found):.2f}" if len(found) > 1 else ""
-        each = ", ".join(f"{accuracy:.2f}" for accuracy in found)
-        lines.append(f"{method:6s} {statistics.mean(found):6.2f}{spread} % of {len(found)} seed(s): {each}")
+        found = [run for run in runs if run.method == method]
+        accuracy, each = summary([100 * run.test for run in found], 2)
+        loss, _ = summary([run.validation[-1][2] for run in found], 5)
+        lines.append(f"{method:6s} test accuracy {accuracy} % ({each}), validation loss {loss}")
     return lines
 
 
+def summary(values: list[float], digits: int) -> tuple[str, str]:
+    """Return mean +- standard deviation, and the values."""
+    spread = f" +- {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}", ", ".join(f"{value:.{digits}f}" for value in values)
+
+
 def write(path: Path, runs: list[Run]) -> None:
-    """Write the validation accuracies, one row for each method, seed and step."""
+    """Write the validation accuracies and losses, one row for each method, seed and step."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("method", "seed", "step", "val_accuracy"))
-        writer.writerows((run.method, run.seed, step, f"{value:.4f}") for run in runs for step, value in run.validation)
+        writer.writerow(("method", "seed", "step", "val_accuracy", "val_loss"))
+        for run in runs:
+            writer.writerows(
+                (run.method, run.seed, step, f"{accuracy:.4f}", f"{loss:.6f}")
+                for step, accuracy, loss in run.validation
+            )
 
 
 def plot(path: Path, runs: list[Run], shots: int) -> None:
-    """Write the picture: a thin line for each seed, and a thick one for the mean."""
+    """Write the picture: a faint line for each seed, and one for the mean, narrower than the last so that all show."""
     from matplotlib.figure import Figure
 
-    labels = {
-        "exact": "exact",
-        "DQA": "DQA, exact probabilities",
-        "shots": f"DQA, {shots:,} shots, covariance gradients",
-    }
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.subplots()
-    for method in dict.fromkeys(run.method for run in runs):
-        color, line = _STYLES[method]
-        curves = [run.validation for run in runs if run.method == method]
-        for curve in curves:
-            axes.plot(
-                *zip(*((step, 100 * value) for step, value in curve), strict=True), line, color=color, lw=0.6, alpha=0.4
-            )
-        steps = [step for step, _ in curves[0]]
-        mean = [100 * statistics.mean(value for _, value in points) for points in zip(*curves, strict=True)]
-        axes.plot(steps, mean, line, color=color, lw=2, label=f"{labels[method]}: mean of {len(curves)} seed(s)")
-    axes.set(xlabel="training steps", ylabel="validation accuracy (%)", title="Brackets of 3 types, T = 8")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    labels = {"exact": "exact", "DQA": "DQA, exact probabilities", "shots": f"DQA, {shots:,} shots, covariances"}
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for place, axes in enumerate(panels, 1):
+        for method in dict.fromkeys(run.method for run in runs):
+            color, line, width = _STYLES[method]
+            curves = [run.validation for run in runs if run.method == method]
+            steps = [point[0] for point in curves[0]]
+            values = [[point[place] * (100 if place == 1 else 1) for point in curve] for curve in curves]
+            for each in values:
+                axes.plot(steps, each, line, color=color, lw=0.6, alpha=0.35)
+            mean = [statistics.mean(points) for points in zip(*values, strict=True)]
+            axes.plot(steps, mean, line, color=color, lw=width, label=labels[method])
+        axes.set(xlabel="training steps")
+        axes.grid(alpha=0.3)
+    panels[0].set(ylabel="validation accuracy (%)", title=f"Brackets of 3 types, T = 8, {len(curves)} seed(s)")
+    panels[0].legend(loc="lower right")
+    panels[1].set(ylabel="validation loss (nats)", yscale="log", title="mean of the seeds, and each of them faint")
+    figure.savefig(path, dpi=110)
 
 
 def main(arguments: list[str] | None = None) -> None:

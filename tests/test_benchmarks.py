@@ -269,11 +269,11 @@ def test_the_training_benchmark_runs_each_method_once_and_writes_its_curves(
     shots_training.main(arguments)
     out = capsys.readouterr().out
     rows = [line.split(",") for line in Path("curves.csv").read_text().splitlines()]
-    assert rows[0] == ["method", "seed", "step", "val_accuracy"]
+    assert rows[0] == ["method", "seed", "step", "val_accuracy", "val_loss"]
     methods = ("exact", "DQA", "shots")
     expected = [[method, seed, step] for method in methods for seed in ("1", "2") for step in ("1", "2")]
     assert [row[:3] for row in rows[1:]] == expected
-    assert all(0 <= float(row[3]) <= 1 for row in rows[1:])
+    assert all(0 <= float(row[3]) <= 1 and 0 < float(row[4]) < 10 for row in rows[1:])
     assert "shots=20, gradient='covariance'" in out
     assert "shots=None, gradient='backprop'" in out
     table = out.splitlines()[-3:]
@@ -284,5 +284,7 @@ def test_the_training_benchmark_runs_each_method_once_and_writes_its_curves(
 
 
 def test_the_table_of_the_training_benchmark_has_means_and_spreads(shots_training):
-    runs = [shots_training.Run("exact", seed, [], test) for seed, test in ((1, 0.9), (2, 0.92))]
-    assert shots_training.table(runs) == ["exact   91.00 +- 1.41 % of 2 seed(s): 90.00, 92.00"]
+    runs = [shots_training.Run("exact", seed, [(9, 0.8, loss)], 0.9 + loss) for seed, loss in ((1, 0.0), (2, 0.02))]
+    assert shots_training.table(runs) == [
+        "exact  test accuracy 91.00 +- 1.41 % (90.00, 92.00), validation loss 0.01000 +- 0.01414"
+    ]

@@ -288,3 +288,19 @@ def test_the_table_of_the_training_benchmark_has_means_and_spreads(shots_trainin
     assert shots_training.table(runs) == [
         "exact  test accuracy 91.00 +- 1.41 % (90.00, 92.00), validation loss 0.01000 +- 0.01414"
     ]
+
+
+@pytest.mark.plugins
+@pytest.mark.usefixtures("one_thread")
+def test_the_pictures_are_png_files(covariance_bias, shots_training, tmp_path, monkeypatch):
+    """matplotlib comes with the extra plots, and with cirq."""
+    pytest.importorskip("matplotlib", reason="pip install 'hybrid-attention[plots]'")
+    monkeypatch.setattr(covariance_bias, "SHOTS", (64, 256))
+    covariance_bias.main(["--spins", "2", "--instances", "3", "--plot", str(tmp_path / "bias.png")])
+    curves = [(50, 0.5, 1.0), (100, 0.9, 0.1)]
+    runs = [shots_training.Run(method, seed, curves, 0.9) for method in ("exact", "DQA", "shots") for seed in (1, 2)]
+    shots_training.plot(tmp_path / "training.png", runs, 1000)
+    for name in ("bias.png", "training.png"):
+        content = (tmp_path / name).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert 10_000 < len(content) < 150_000

@@ -114,7 +114,8 @@ class QuenchCircuits:
     @cached_property
     def device(self) -> qml.devices.Device:
         """The device, with one wire for each spin, or with those of each circuit where fewer wires then cost less."""
-        wires = None if self.name.startswith(_WIRES_OF_CIRCUITS) else max(self.num_spins, 1)
+        takes_any = self.name.startswith(_WIRES_OF_CIRCUITS) and not self.mitigate_readout
+        wires = None if takes_any else max(self.num_spins, 1)
         return make_device(self.name, wires, **self.options)
 
     @property
@@ -138,8 +139,7 @@ class QuenchCircuits:
         calibrates = self.mitigate_readout and self.readout_errors is None
         self._count(2 * calibrates + sum(each.execution.all_circuits for each in queries))
         if calibrates:
-            device = make_device(self.name, max(self.num_spins, 1), **self.options)
-            self.readout_errors = calibrate_readout(device, self.shots)
+            self.readout_errors = calibrate_readout(self.device, self.shots)
         with DoublePrecisionNumbers() if self.measures_z else nullcontext():
             measured = self._run_one(queries[0]) if len(queries) == 1 else self._run_together(queries)
         found = []

@@ -11,7 +11,7 @@ from hybrid_attention.circuit_counts import Execution, stand_in_marginals
 from hybrid_attention.circuit_sizes import choose_sizes, reaches
 from hybrid_attention.circuits import QuenchCircuits, Queries, distinct, present_pairs
 from hybrid_attention.clipping import clip_fields
-from hybrid_attention.covariance import covariance_marginals, occupied, standard_errors
+from hybrid_attention.covariance import covariance_marginals, occupied, standard_errors, weight_standard_errors
 from hybrid_attention.gradient_methods import shifted_circuits
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.precision import without_autocast
@@ -29,7 +29,9 @@ class DQALayer(IsingLayer):
     a QNode inside a `pennylane.qnn.TorchLayer`, or as up to four, where queries that see only the first spins cost less
     on fewer wires. Parameters are float32 or float64, as the fields are.
 
-    After a forward pass with shots, `standard_error` holds the standard errors of the marginals, in their shape.
+    After a forward pass with shots, `standard_error` holds the standard errors of the marginals, in their shape, and
+    `weight_standard_error` those of attention weights p_j / sum_k p_k, or None with parameter-shift, whose circuits
+    measure each wire apart.
 
     Args:
         num_spins: as for IsingLayer, one wire for each spin.
@@ -84,6 +86,7 @@ class DQALayer(IsingLayer):
         self.shots = shots
         self.mitigate_readout = mitigate_readout
         self.standard_error: Tensor | None = None
+        self.weight_standard_error: Tensor | None = None
         self._clipped: Tensor | None = None
         self._counted: list[Execution] | None = None
         self._circuits = QuenchCircuits(
@@ -134,7 +137,7 @@ class DQALayer(IsingLayer):
         check_finite(fields, present)
         assert self.couplings is not None
         check_finite_couplings(self.couplings)
-        self._clipped = self.standard_error = None
+        self._clipped = self.standard_error = self.weight_standard_error = None
         if fields.numel() == 0:
             return fields * 1
         rows = fields if present is None else fields.masked_fill(~present, 0)
@@ -143,17 +146,18 @@ class DQALayer(IsingLayer):
             rows = clip_fields(rows, self.max_field)
         here = torch.ones_like(rows) if present is None else present.to(rows.dtype).expand(rows.shape)
         inputs = torch.stack((rows, here), dim=-2).transpose(0, 1)
-        p = self._run_rows(inputs.flatten(1, -3), None if present is None else reaches(present, fields.shape))
-        p = p.view(inputs.shape[:-2] + fields.shape[-1:]).transpose(0, 1)
+        results = self._run_rows(inputs.flatten(1, -3), None if present is None else reaches(present, fields.shape))
+        p, *of_weights = (x.view(inputs.shape[:-2] + fields.shape[-1:]).transpose(0, 1) for x in results)
         if self.mitigate_readout:
             p = p + (p.clamp(0, 1) - p).detach()
         p = p if present is None else p.masked_fill(~present, 0)
         if self.shots is not None:
             self.standard_error = standard_errors(p.detach(), self.shots, self._circuits.readout_errors)
+            self.weight_standard_error = of_weights[0] if of_weights else None
         return p
 
-    def _run_rows(self, inputs: Tensor, reach: Tensor | None) -> Tensor:
-        """Return p (H, rows, T) for inputs (H, rows, 2, T), in one execution also where there are several sizes."""
+    def _run_rows(self, inputs: Tensor, reach: Tensor | None) -> tuple[Tensor, ...]:
+        """Return what `_run` does, (H, rows, T), for inputs (H, rows, 2, T), where rows may be run in several sizes."""
         length = inputs.shape[-1]
         if reach is None:
             return self._run([inputs])[0]
@@ -164,8 +168,9 @@ class DQALayer(IsingLayer):
         bucket = torch.bucketize(reach, torch.tensor(sizes, device=reach.device))
         places = [(bucket == index).nonzero().squeeze(1) for index in range(len(sizes))]
         parts = self._run([inputs[..., :size].index_select(1, rows) for size, rows in zip(sizes, places, strict=True)])
-        padded = [torch.nn.functional.pad(p, (0, length - p.shape[-1])) for p in parts]
-        return torch.cat(padded, dim=1).index_select(1, torch.cat(places).argsort())
+        order = torch.cat(places).argsort()
+        padded = [[torch.nn.functional.pad(x, (0, length - x.shape[-1])) for x in part] for part in parts]
+        return tuple(torch.cat(each, dim=1).index_select(1, order) for each in zip(*padded, strict=True))
 
     def metrics(self) -> dict[str, Tensor]:
         """Return numbers of the last forward pass.
@@ -195,7 +200,7 @@ class DQALayer(IsingLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to the last forward pass."""
-        return {**self.__dict__, "_clipped": None, "standard_error": None}
+        return {**self.__dict__, "_clipped": None, "standard_error": None, "weight_standard_error": None}
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -205,7 +210,7 @@ class DQALayer(IsingLayer):
         expected = (1 + single_spin_response(self.schedule.angles(), torch.tensor(field / self.schedule.beta_h))) / 2
         try:
             inputs = torch.tensor([[[[field], [1.0]]]], dtype=torch.float64)
-            (p,) = self._run([inputs.repeat(self.num_heads, 1, 1, 1)])
+            ((p, *_),) = self._run([inputs.repeat(self.num_heads, 1, 1, 1)])
         except Exception as error:
             reason = " ".join(str(error).split())
             raise ValueError(
@@ -220,8 +225,11 @@ class DQALayer(IsingLayer):
                 f"{float(expected):.3g}: take a qubit simulator, such as hybrid.statevector or lightning.qubit."
             )
 
-    def _run(self, groups: list[Tensor]) -> list[Tensor]:
-        """Return p (H, rows, T) for each of the inputs (H, rows, 2, T), fields and then present spins."""
+    def _run(self, groups: list[Tensor]) -> list[tuple[Tensor, ...]]:
+        """Return p (H, rows, T) for each of the inputs (H, rows, 2, T), fields and then present spins.
+
+        Where samples of all wires are counted together, the standard errors of attention weights come beside p.
+        """
         couplings = [self.leading_couplings(inputs.shape[-1]) for inputs in groups]
         trains_fields, trains_couplings = (
             torch.is_grad_enabled() and any(values.requires_grad for values in tensors)
@@ -237,14 +245,23 @@ class DQALayer(IsingLayer):
             queries, places = [each for each, _ in found], [rows for _, rows in found]
         if self._counted is not None:
             self._counted += [each.execution for each in queries]
-            return [stand_in_marginals(*each) for each in pairs]
+            return [(stand_in_marginals(*each),) for each in pairs]
         measured = [
             values if rows is None else values.index_select(1, rows)
             for values, rows in zip(self._circuits.run(queries), places, strict=True)
         ]
         if trains and self.gradient == "covariance":
-            return [self._with_covariances(*each, values) for each, values in zip(pairs, measured, strict=True)]
-        return [self._marginals(values) for values in measured]
+            p = [self._with_covariances(*each, values) for each, values in zip(pairs, measured, strict=True)]
+        else:
+            p = [self._marginals(values) for values in measured]
+        if self.shots is None or self._circuits.measures_z:
+            return [(each,) for each in p]
+        errors = self._circuits.readout_errors
+        of_weights = (
+            weight_standard_errors(values, self.shots, inputs[:, :, 1].detach(), errors)
+            for inputs, values in zip(groups, measured, strict=True)
+        )
+        return list(zip(p, of_weights, strict=True))
 
     def _differentiated(self, inputs: Tensor, couplings: Tensor, fields: bool, pairs: bool) -> Queries:
         """Return queries whose circuits are differentiated, for gradients of fields, pairs or both."""

@@ -68,9 +68,8 @@ def _notes(passes: list[Pass], layers: list[DQALayer]) -> list[str]:
     notes = [
         "A circuit is one query of one head in one block.",
         f"Gradients {_GRADIENTS[layer.gradient]}.",
-        f"The device {layer.device} takes "
-        + ("an execution of many circuits" if at_once else "one circuit")
-        + " a call.",
+        f"All circuits of a layer call go out in one execution, which {layer.device} runs "
+        + ("as batches, one for each number of wires." if at_once else "circuit by circuit."),
         f"A simulator needs {memory} for the states of a call in complex128, and more for gradients through them.",
         "Shots: none, probabilities are exact." if layer.shots is None else f"Shots: {layer.shots:,} for each circuit.",
     ]

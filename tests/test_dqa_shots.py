@@ -10,7 +10,7 @@ import torch
 from conftest import draw_fields, gradients
 from oracle import causal_mask, draw, draw_mask
 
-from hybrid_attention import BoltzmannAttention, DQALayer, LinearSchedule
+from hybrid_attention import BoltzmannAttention, DQALayer, LinearSchedule, circuit_sizes
 from hybrid_attention.circuits import QuenchCircuits
 from hybrid_attention.covariance import covariance_marginals
 from hybrid_attention.ising import num_pairs
@@ -46,6 +46,52 @@ def test_estimates_are_within_five_standard_errors_of_the_circuits_probabilities
     assert layer.standard_error.shape == fields.shape
     assert torch.equal(layer.standard_error, (estimate * (1 - estimate) / 1999).sqrt())
     assert layer.metrics()["standard_error"] == layer.standard_error.max()
+
+
+@pytest.mark.parametrize("length", [4, 16])
+def test_attention_weights_lie_within_their_standard_errors(length):
+    """At 16 positions rows run in several sizes; deviations have the spread that is stated for them."""
+    causal, fields = causal_mask(length), draw_fields(2 if length == 16 else 30, 1, length, length)
+    with torch.no_grad():
+        exact = build(length)(fields, causal)
+        layer = build(length, shots=4000)
+        p = layer(fields, causal)
+    weights, expected = (x / x.sum(-1, keepdim=True) for x in (p, exact))
+    errors = layer.weight_standard_error
+    assert errors.shape == p.shape
+    assert (errors[..., 0, :] == 0).all()
+    assert (errors.masked_select(~causal) == 0).all()
+    scores = ((weights - expected) / errors)[errors > 0]
+    assert scores.abs().max() < 5
+    assert scores.square().mean() == pytest.approx(1, abs=5 * math.sqrt(2 / len(scores)))
+
+
+def test_weights_of_wires_measured_apart_have_no_standard_errors():
+    layer = build(3, shots=50, gradient="parameter-shift")
+    layer(draw_fields(2, 1, 3))
+    assert layer.weight_standard_error is None
+    assert layer.standard_error is not None
+
+
+@on_samplers
+def test_all_circuits_of_a_call_go_out_in_one_execution(device, monkeypatch):
+    """Also those on fewer wires, which on a remote device would be jobs of their own."""
+    monkeypatch.setattr(circuit_sizes, "_EXECUTION_COST", 1)
+    circuit_sizes.choose_sizes.cache_clear()
+    layer, calls = build(6, device=device, shots=20), []
+    execute = type(layer._circuits.device).execute
+
+    def watch(self, circuits, *rest, **settings):
+        calls.append({len(circuit.wires) for circuit in circuits})
+        return execute(self, circuits, *rest, **settings)
+
+    monkeypatch.setattr(type(layer._circuits.device), "execute", watch)
+    try:
+        layer(draw_fields(3, 1, 6, 6).requires_grad_(), causal_mask(6)).sum().backward()
+    finally:
+        circuit_sizes.choose_sizes.cache_clear()
+    assert len(calls) == 1
+    assert len(calls[0]) > 1
 
 
 @on_samplers

@@ -25,9 +25,9 @@ class DQALayer(IsingLayer):
     """Marginals from diabatic quantum annealing, which samples close to a Boltzmann distribution but not from it.
 
     Each query is one circuit: the fields over beta_h and the couplings over beta_J go through the Trotterized quench
-    `devices.DQA`, and p_j is the probability of |0> on wire j. All queries of a call go out as a broadcast execution of
-    a QNode inside a `pennylane.qnn.TorchLayer`, or as up to four, where queries that see only the first spins cost less
-    on fewer wires. Parameters are float32 or float64, as the fields are.
+    `devices.DQA`, and p_j is the probability of |0> on wire j. All queries of a call go out in one execution, broadcast
+    by a QNode inside a `pennylane.qnn.TorchLayer`, or by up to four, where queries that see only the first spins cost
+    less on fewer wires. Parameters are float32 or float64, as the fields are.
 
     After a forward pass with shots, `standard_error` holds the standard errors of the marginals, in their shape, and
     `weight_standard_error` those of attention weights p_j / sum_k p_k, or None with parameter-shift, whose circuits

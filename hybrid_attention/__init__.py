@@ -3,8 +3,10 @@
 from hybrid_attention.attention import BoltzmannAttention, SoftmaxAttention
 from hybrid_attention.dqa import DQALayer
 from hybrid_attention.exact import ExactLayer, exact_marginals
+from hybrid_attention.free_schedule import FreeSchedule
 from hybrid_attention.ising import energy
 from hybrid_attention.layers import FieldsOnlyLayer, IsingLayer
+from hybrid_attention.ramps import PausedSchedule, SmoothSchedule
 from hybrid_attention.schedules import LinearSchedule, Schedule
 from hybrid_attention.transformer import DecoderOnlyTransformer
 
@@ -14,9 +16,12 @@ __all__ = [
     "DecoderOnlyTransformer",
     "ExactLayer",
     "FieldsOnlyLayer",
+    "FreeSchedule",
     "IsingLayer",
     "LinearSchedule",
+    "PausedSchedule",
     "Schedule",
+    "SmoothSchedule",
     "SoftmaxAttention",
     "energy",
     "exact_marginals",

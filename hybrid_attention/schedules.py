@@ -119,8 +119,8 @@ def _first_fall(angles: Tensor, fields: Tensor) -> int | None:
 
 
 @dataclass(frozen=True)
-class LinearSchedule(Schedule):
-    """The linear quench A = gamma (1 - s), B = s over a time tau, in `steps` Trotter steps.
+class RampSchedule(Schedule):
+    """A quench A = gamma (1 - s), B = s over a time tau, in `steps` Trotter steps; subclasses say how s grows in time.
 
     Args:
         steps: number of Trotter steps P.
@@ -129,10 +129,11 @@ class LinearSchedule(Schedule):
         order: order of the splitting: 1 takes A in the middle of a step, 2 at its end.
 
     Raises:
-        ValueError: if steps < 1, tau or gamma is not positive, order is neither 1 nor 2, or an inverse temperature is
-            not positive.
+        ValueError: if steps < 1, tau or gamma is not positive, order is neither 1 nor 2, a step turns spins by more
+            than half a turn, or an inverse temperature is not positive.
 
-    Source: arXiv 2606.12478, diabatic quantum annealing; s_p = (p + 1/2) / P.
+    A mixer of angle c = dt A above pi / 2 is that of c - pi / 2 and a flip of all spins, which reverses the fields of
+    the steps before it: such steps do not approximate the quench, whatever the signs of its inverse temperatures.
     """
 
     steps: int = 8
@@ -145,12 +146,38 @@ class LinearSchedule(Schedule):
             raise ValueError(f"{self} was given: steps has to be 1 or more, tau and gamma positive and finite.")
         if self.order not in (1, 2):
             raise ValueError(f"order={self.order} was given: the splitting has order 1 or 2.")
+        self.check_ramp()
+        largest = float(self.angles()[:, 2].max())
+        if largest > math.pi / 2:
+            raise ValueError(
+                f"{self} turns spins by dt A = {largest:.3g} > pi / 2 in a step, which no longer follows the quench: "
+                "take more steps or a shorter quench (smaller tau * gamma)."
+            )
         _ = self._betas
 
+    def check_ramp(self) -> None:
+        """Raise ValueError if an argument of the subclass is not allowed."""
+
+    @abstractmethod
+    def progress(self, time: Tensor) -> Tensor:
+        """Return s, from 0 to 1, at times over tau, from 0 to 1: (...) -> (...)."""
+
     def angles(self) -> Tensor:
-        """Return (P, 3): a_p = b_p = dt s_p, c_p = dt gamma (1 - s), s at the middle (order 1) or the end (order 2)."""
+        """Return (P, 3): a_p = b_p = dt s, c_p = dt gamma (1 - s); a and b in the middle of a step, c as order says."""
         dt = self.tau / self.steps
         step = torch.arange(self.steps, dtype=torch.float64)
-        middle = (step + 0.5) / self.steps
-        mixer = middle if self.order == 1 else (step + 1) / self.steps
+        middle = self.progress((step + 0.5) / self.steps)
+        mixer = middle if self.order == 1 else self.progress((step + 1) / self.steps)
         return torch.stack((dt * middle, dt * middle, dt * self.gamma * (1 - mixer)), dim=1)
+
+
+@dataclass(frozen=True)
+class LinearSchedule(RampSchedule):
+    """The linear quench: s grows evenly in time.
+
+    Args and errors as for RampSchedule. Source: arXiv 2606.12478, diabatic quantum annealing; s_p = (p + 1/2) / P.
+    """
+
+    def progress(self, time: Tensor) -> Tensor:
+        """Return the time."""
+        return time

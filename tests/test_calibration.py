@@ -78,7 +78,7 @@ def test_models_whose_shapes_do_not_fit_are_refused():
 def test_too_many_spins_to_enumerate_are_refused():
     instances = draw_instances(15, 1, 1.0, 1.0, seed=0)
     for run in (boltzmann_log_probabilities, lambda x: Annealer()(x, LinearSchedule())):
-        with pytest.raises(ValueError, match="15 spins were given.*14 spins"):
+        with pytest.raises(ValueError, match=r"15 spins were given.*14 spins"):
             run(instances)
 
 

@@ -9,6 +9,7 @@ from hybrid_attention.layers import FieldsOnlyLayer, IsingLayer
 from hybrid_attention.ramps import PausedSchedule, SmoothSchedule
 from hybrid_attention.schedules import LinearSchedule, Schedule
 from hybrid_attention.transformer import DecoderOnlyTransformer
+from hybrid_attention.tuned_schedule import TunedSchedule
 
 __all__ = [
     "BoltzmannAttention",
@@ -23,6 +24,7 @@ __all__ = [
     "Schedule",
     "SmoothSchedule",
     "SoftmaxAttention",
+    "TunedSchedule",
     "energy",
     "exact_marginals",
 ]

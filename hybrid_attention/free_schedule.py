@@ -1,5 +1,6 @@
 """A quench whose 3P step angles are all free, and how the angles of one become those of one with more steps."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,10 +17,12 @@ class FreeSchedule(Schedule):
         field_angles: the multiplier a_p of the fields in each of P steps, 1 or more.
         pair_angles: the multiplier b_p of the couplings in each step.
         mixer_angles: the angle c_p of the mixer in each step.
+        betas: (beta_h, beta_J), by which fields and couplings are divided, where the angles were tuned to sample at
+            these over a range of fields and couplings; those to first order without.
 
     Raises:
-        ValueError: if the three differ in their number of angles or have none, an angle is not finite, or an inverse
-            temperature is not positive.
+        ValueError: if the three differ in their number of angles or have none, a number is not finite, or an inverse
+            temperature, given or to first order, is not positive.
 
     Source: arXiv 1411.4028, the quantum approximate optimization algorithm, here with fields and pairs apart.
     """
@@ -27,10 +30,12 @@ class FreeSchedule(Schedule):
     field_angles: tuple[float, ...]
     pair_angles: tuple[float, ...]
     mixer_angles: tuple[float, ...]
+    betas: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("field_angles", "pair_angles", "mixer_angles"):
-            object.__setattr__(self, name, tuple(float(angle) for angle in getattr(self, name)))
+        for name in ("field_angles", "pair_angles", "mixer_angles", "betas"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(float(number) for number in getattr(self, name)))
         counts = [len(kind) for kind in (self.field_angles, self.pair_angles, self.mixer_angles)]
         if len(set(counts)) > 1 or not counts[0]:
             raise ValueError(
@@ -41,11 +46,24 @@ class FreeSchedule(Schedule):
             raise ValueError(f"{self} has angles that are not finite: give finite numbers.")
         _ = self._betas
 
+        if self.betas is not None and (len(self.betas) != 2 or not all(0 < beta < math.inf for beta in self.betas)):
+            raise ValueError(f"betas={self.betas} were given: give two positive numbers, beta_h and beta_J.")
+
     @staticmethod
-    def from_angles(angles: Tensor) -> "FreeSchedule":
+    def from_angles(angles: Tensor, betas: tuple[float, float] | None = None) -> "FreeSchedule":
         """Return the schedule of angles (P, 3)."""
         field_angles, pair_angles, mixer_angles = (tuple(kind.tolist()) for kind in angles.detach().double().unbind(1))
-        return FreeSchedule(field_angles, pair_angles, mixer_angles)
+        return FreeSchedule(field_angles, pair_angles, mixer_angles, betas)
+
+    @property
+    def beta_h(self) -> float:
+        """Inverse temperature of the fields, given or to first order."""
+        return super().beta_h if self.betas is None else self.betas[0]
+
+    @property
+    def beta_J(self) -> float:  # noqa: N802
+        """Inverse temperature of the couplings, given or to first order."""
+        return super().beta_J if self.betas is None else self.betas[1]
 
     @property
     def steps(self) -> int:
@@ -54,7 +72,8 @@ class FreeSchedule(Schedule):
 
     def angles(self) -> Tensor:
         """Return (P, 3), float64."""
-        return torch.tensor((self.field_angles, self.pair_angles, self.mixer_angles), dtype=torch.float64).T
+        kinds = (self.field_angles, self.pair_angles, self.mixer_angles)
+        return torch.tensor(kinds, dtype=torch.float64).T.contiguous()
 
 
 def interpolate_angles(angles: Tensor, steps: int) -> Tensor:

@@ -16,6 +16,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from lightning_modules.calibrate import calibrate_command
 from lightning_modules.estimate import estimate
 from lightning_modules.layer_factories import imported
 
@@ -25,8 +26,9 @@ _HYPER_PARAMETERS = {"model": "hyper_parameters", "data": "datamodule_hyper_para
 _LINKED = ("context_length", "num_types", "vocabulary")
 _DESCRIPTION = f"""Train and test attention with learnable Ising couplings. Give YAML files with --config, each merged
 over the ones before it, then single settings such as --model.init_args.embed_dim=16. With --ckpt_path the settings of
-the checkpoint come first, and config files and the command line win over them. Set {_TRACEBACK}=1 to see where an error
-comes from."""
+the checkpoint come first, and config files and the command line win over them. One more subcommand, calibrate, compares
+the annealing circuit with Boltzmann distributions and tunes its schedule: see hybrid-attention calibrate --help. Set
+{_TRACEBACK}=1 to see where an error comes from."""
 
 
 class EstimatingTrainer(pl.Trainer):
@@ -138,8 +140,12 @@ def main(args: list[str] | None = None) -> None:
     # the datasets lie in memory, so workers would only slow them down
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     warnings.filterwarnings("ignore", ".*LeafSpec.*", module="pytorch_lightning")
+    given = list(sys.argv[1:] if args is None else args)
     parser_settings: dict[str, Any] = {"exit_on_error": False, "description": _DESCRIPTION}
     try:
+        if given[:1] == ["calibrate"]:
+            calibrate_command(given[1:])
+            return
         HybridAttentionCLI(
             pl.LightningModule,
             pl.LightningDataModule,

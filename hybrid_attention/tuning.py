@@ -1,0 +1,197 @@
+"""Schedules tuned to Ising models: a ramp's duration, or all step angles, for the least error of magnetizations."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from hybrid_attention.annealing import Annealer
+from hybrid_attention.clipping import clip_fields
+from hybrid_attention.free_schedule import FreeSchedule
+from hybrid_attention.instances import Instances, boltzmann_log_probabilities, magnetizations
+from hybrid_attention.schedules import RampSchedule, Schedule, inverse_temperatures
+
+Progress = Callable[[str], None]
+_SHORTEST = 0.2
+_DURATIONS = 24
+_REFINEMENTS = 10
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_PERTURBATION = 0.3
+_FEW_MODELS = 48
+_CLIP_ROUNDS = 3
+_HISTORY = 40
+_SLOPE_PENALTY = 0.05
+_SMALLEST_ERROR = 1e-8
+
+
+def rms_errors(groups: Sequence[Instances], schedule: Schedule, annealer: Annealer | None = None) -> list[float]:
+    """Return the rms error of the magnetizations of each group of models, under a schedule."""
+    annealer = Annealer() if annealer is None else annealer
+    return [
+        float((magnetizations(annealer(group, schedule)) - _exact(group)).square().mean().sqrt()) for group in groups
+    ]
+
+
+def tune_duration(
+    groups: Sequence[Instances], start: RampSchedule, progress: Progress | None = None
+) -> tuple[RampSchedule, list[tuple[float, float]]]:
+    """Return a ramp with the duration tau of least error, its other settings as given.
+
+    Args:
+        groups: models, of different sizes or spreads; they are simulated on hybrid.statevector, and the geometric
+            mean of their rms errors is minimized.
+        start: says the kind of ramp, its steps, gamma and order; its tau is not used.
+        progress: is called with a line about each stage.
+
+    Returns:
+        The schedule, and the (tau, error) of every duration that was tried and makes a schedule, ascending: 24 on a
+        grid up to the longest that makes one, and those of a golden-section search around the best.
+
+    Raises:
+        ValueError: if no duration makes a schedule.
+
+    Cost: about 34 circuits for each model.
+    """
+    tried: dict[float, float] = {}
+
+    def error(tau: float) -> float:
+        if tau not in tried:
+            try:
+                schedule = dataclasses.replace(start, tau=tau)
+            except ValueError:
+                return math.inf
+            tried[tau] = _geometric_mean(rms_errors(groups, schedule))
+        return tried[tau]
+
+    longest = math.pi / 2 * start.steps / start.gamma / max(1 - 1 / start.steps, 0.5)
+    grid = [longest * (_SHORTEST + (1 - _SHORTEST) * k / (_DURATIONS - 1)) for k in range(_DURATIONS)]
+    best = min(grid, key=error)
+    if best not in tried:
+        raise ValueError(f"No duration makes a schedule of {start}: take more steps.")
+    _tell(progress, f"best of {len(tried)} durations: tau = {best:.4g}, rms error {error(best):.4f}")
+    spacing = grid[1] - grid[0]
+    low, high = best - spacing, best + spacing
+    for _ in range(_REFINEMENTS // 2):
+        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        low, high = (low, right) if error(left) < error(right) else (left, high)
+    best = min(tried, key=lambda tau: tried[tau])
+    _tell(progress, f"refined: tau = {best:.4g}, rms error {error(best):.4f}")
+    return dataclasses.replace(start, tau=best), sorted(tried.items())
+
+
+def tune_angles(
+    groups: Sequence[Instances],
+    starts: Sequence[Schedule],
+    restarts: int = 16,
+    iterations: int = 200,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> FreeSchedule:
+    """Return the schedule of free step angles of least error that gradient descent finds.
+
+    The error is the mean over groups of the mean square error of magnetizations over that of the first start, so that
+    groups count alike, and those with the least gain most.
+
+    Each start, and copies of the starts with angles times exp(0.3 N(0, 1)), first descend on some models of each group;
+    the best descends further on all of them, with fields clipped as DQALayer clips them. The circuit is tuned to sample
+    at beta = 1 over the whole range of the models, so the schedule's betas are 1; what they are to first order is held
+    close to 1 by a penalty of 0.05 times the squares of their differences from 1.
+
+    Args:
+        groups: models, of different sizes or spreads; they are simulated on hybrid.statevector.
+        starts: schedules of the same number of steps, one or more.
+        restarts: number of perturbed copies.
+        iterations: of L-BFGS for the last descent; the first ones take a quarter.
+        seed: fixes the perturbations.
+        progress: is called with a line about each stage.
+
+    Raises:
+        ValueError: if there is no start, or the numbers of steps differ.
+
+    Cost: about 3 circuits for each model and iteration, backward passes included.
+    Source: angles by gradient descent as in arXiv 1411.4028; D. C. Liu, J. Nocedal, "On the limited memory BFGS method
+    for large scale optimization" (1989).
+    """
+    steps = {len(start.angles()) for start in starts}
+    if len(steps) != 1:
+        raise ValueError(f"Starts of {sorted(steps)} steps were given: give one or more of the same number of steps.")
+    scales = torch.tensor(rms_errors(groups, starts[0]), dtype=torch.float64).clamp_min(_SMALLEST_ERROR)
+    generator = torch.Generator().manual_seed(seed)
+    candidates = [start.angles() / torch.tensor((start.beta_h, start.beta_J, 1.0)) for start in starts]
+    for number in range(restarts):
+        given = candidates[number % len(starts)]
+        noise = torch.randn(given.shape, dtype=torch.float64, generator=generator)
+        candidates.append(given * (_PERTURBATION * noise).exp())
+    few = [Instances(group.fields[:_FEW_MODELS], group.couplings[:_FEW_MODELS]) for group in groups]
+    best, least = candidates[0], math.inf
+    for number, candidate in enumerate(candidates):
+        found, error = _descend(candidate, few, scales, math.inf, max(iterations // 4, 1))
+        if error < least:
+            best, least = found, error
+            _tell(progress, f"start {number + 1} of {len(candidates)}: {error:.4f} of the error of the first start")
+    _tell(progress, f"all {len(candidates)} starts tried")
+    schedules = [_schedule(best)]
+    for number in range(_CLIP_ROUNDS):
+        limit = schedules[-1].max_field
+        found, _ = _descend(schedules[-1].angles(), groups, scales, limit, -(-iterations // _CLIP_ROUNDS))
+        schedules.append(_schedule(found))
+        error = _relative_error(groups, schedules[-1], scales)
+        _tell(progress, f"descent {number + 1} of {_CLIP_ROUNDS}: {error:.4f} of the error of the first start")
+    return min(schedules, key=lambda schedule: _relative_error(groups, schedule, scales))
+
+
+def _schedule(angles: Tensor) -> FreeSchedule:
+    return FreeSchedule.from_angles(angles, betas=(1.0, 1.0))
+
+
+def _descend(
+    angles: Tensor, groups: Sequence[Instances], scales: Tensor, limit: float, iterations: int
+) -> tuple[Tensor, float]:
+    """Return angles of less error, and the error, which is infinite where they make no schedule."""
+    annealer = Annealer()
+    clipped = [
+        group if limit == math.inf else Instances(clip_fields(group.fields, limit), group.couplings) for group in groups
+    ]
+    exact = [_exact(group) for group in groups]
+    free = angles.clone(memory_format=torch.contiguous_format).requires_grad_()
+    optimizer = torch.optim.LBFGS([free], max_iter=iterations, history_size=_HISTORY, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        found = [magnetizations(annealer.run(group, free)) for group in clipped]
+        errors = [(ours - right).square().mean() for ours, right in zip(found, exact, strict=True)]
+        return (torch.stack(errors) / scales.square()).mean()
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss() + _SLOPE_PENALTY * sum((beta - 1).square() for beta in inverse_temperatures(free))
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    with torch.no_grad():
+        found, error = free.detach(), float(loss().sqrt())
+    try:
+        _schedule(found)
+    except ValueError:
+        return angles, math.inf
+    return (found, error) if math.isfinite(error) else (angles, math.inf)
+
+
+def _relative_error(groups: Sequence[Instances], schedule: Schedule, scales: Tensor) -> float:
+    errors = torch.tensor(rms_errors(groups, schedule), dtype=torch.float64)
+    return float((errors / scales).square().mean().sqrt())
+
+
+def _exact(group: Instances) -> Tensor:
+    return magnetizations(boltzmann_log_probabilities(group).exp())
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(math.log(max(value, _SMALLEST_ERROR)) for value in values) / len(values))
+
+
+def _tell(progress: Progress | None, line: str) -> None:
+    if progress is not None:
+        progress(line)

@@ -61,10 +61,26 @@ class Annealer:
 
         Cost: N circuits, on simulators O(P T 2^T) each.
         """
-        fields = clip_fields(instances.fields, schedule.max_field) if clip else instances.fields
-        given = Instances(fields, instances.couplings).times(1 / schedule.beta_h, 1 / schedule.beta_J)
         with torch.no_grad():
-            return self.run(given, schedule.angles())
+            return self.run(_as_given(instances, schedule, clip), schedule.angles())
+
+    def samples(self, instances: Instances, schedule: Schedule, clip: bool = True) -> Tensor:
+        """Return samples in place of distributions, for any number of spins: (N, shots, T), -1 and +1.
+
+        Raises:
+            ValueError: if there are no shots, or the device cannot be made.
+        """
+        if self.shots is None:
+            raise ValueError("Samples were asked for without shots: give the Annealer a number of shots.")
+        wires, given = range(instances.num_spins), _as_given(instances, schedule, clip)
+
+        def circuit(fields: Tensor, couplings: Tensor) -> Any:
+            DQA(fields, couplings, schedule.angles(), wires=wires)
+            return qml.sample(wires=wires)
+
+        node = qml.set_shots(qml.QNode(circuit, self._device(len(wires)), "torch", diff_method=None), self.shots)
+        bits = self._in_parts(node, given).view(len(given), self.shots, len(wires))
+        return 1 - 2 * bits.to(instances.fields)
 
     def run(self, instances: Instances, angles: Tensor) -> Tensor:
         """Return the distributions of models that go into the circuit as they are: (N, 2^T), for angles (P, 3)."""
@@ -74,18 +90,30 @@ class Annealer:
                 f"{MAX_ENUMERATED} spins."
             )
         wires = range(instances.num_spins)
-        if len(wires) not in self._devices:
-            self._devices[len(wires)] = make_device(self.device, len(wires), **self.device_options)
 
         def circuit(fields: Tensor, couplings: Tensor) -> Any:
             DQA(fields, couplings, angles, wires=wires)
             return qml.probs(wires=wires)
 
         trains = torch.is_grad_enabled() and angles.requires_grad
-        node = qml.QNode(circuit, self._devices[len(wires)], "torch", diff_method="backprop" if trains else None)
+        node = qml.QNode(circuit, self._device(len(wires)), "torch", diff_method="backprop" if trains else None)
         if self.shots is not None:
             node = qml.set_shots(node, self.shots)
-        rows = max(1, _AMPLITUDES_AT_ONCE // 2 ** len(wires))
+        return self._in_parts(node, instances).to(instances.fields)
+
+    def _in_parts(self, node: qml.QNode, instances: Instances) -> Tensor:
+        """Return the results of a circuit for all rows, (N, ...) flattened to (N, entries)."""
+        rows = max(1, _AMPLITUDES_AT_ONCE // 2**instances.num_spins)
         parts = zip(instances.fields.split(rows), instances.couplings.split(rows), strict=True)
-        found = [node(fields, couplings).view(len(fields), -1) for fields, couplings in parts]
-        return torch.cat(found).to(instances.fields)
+        return torch.cat([node(fields, couplings).reshape(len(fields), -1) for fields, couplings in parts])
+
+    def _device(self, num_wires: int) -> Any:
+        if num_wires not in self._devices:
+            self._devices[num_wires] = make_device(self.device, num_wires, **self.device_options)
+        return self._devices[num_wires]
+
+
+def _as_given(instances: Instances, schedule: Schedule, clip: bool) -> Instances:
+    """Return the models as the circuit is given them: fields clipped, then both divided by the schedule's betas."""
+    fields = clip_fields(instances.fields, schedule.max_field) if clip else instances.fields
+    return Instances(fields, instances.couplings).times(1 / schedule.beta_h, 1 / schedule.beta_J)

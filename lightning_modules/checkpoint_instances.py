@@ -36,7 +36,7 @@ def checkpoint_instances(path: str, count: int, seed: int, batches: int = 16) ->
     model, data = _load(path)
     data.setup("fit")
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
-    hooks = [layer.register_forward_pre_hook(_recorder(seen)) for layer in model.ising_layers()]
+    hooks = [layer.register_forward_pre_hook(record_models(seen)) for layer in model.ising_layers()]
     with torch.no_grad():
         for tokens, _ in islice(data.val_dataloader(), batches):
             model(tokens)
@@ -50,19 +50,22 @@ def checkpoint_instances(path: str, count: int, seed: int, batches: int = 16) ->
     return groups
 
 
-def group_rows(seen: list[tuple[Tensor, Tensor, Tensor]], count: int, seed: int) -> list[Instances]:
+def group_rows(
+    seen: list[tuple[Tensor, Tensor, Tensor]], count: int, seed: int, largest: int = MAX_ENUMERATED
+) -> list[Instances]:
     """Return models grouped by their number of present spins.
 
     Args:
         seen: fields (R, T), present spins (R, T), bool, and coupling matrices (R, T, T) of rows, in batches.
         count: as for checkpoint_instances.
         seed: as for checkpoint_instances.
+        largest: the most spins of a model that is returned.
     """
     generator = torch.Generator().manual_seed(seed)
     fields, present, couplings = (torch.cat(kind) for kind in zip(*seen, strict=True))
     sizes = present.sum(1)
     groups = []
-    for size in range(_SMALLEST, min(int(sizes.max()), MAX_ENUMERATED) + 1):
+    for size in range(_SMALLEST, min(int(sizes.max()), largest) + 1):
         rows = (sizes == size).nonzero().squeeze(1)
         rows = rows[torch.randperm(len(rows), generator=generator)[:count]]
         if not len(rows):
@@ -74,7 +77,9 @@ def group_rows(seen: list[tuple[Tensor, Tensor, Tensor]], count: int, seed: int)
     return groups
 
 
-def _recorder(seen: list[tuple[Tensor, Tensor, Tensor]]) -> Any:
+def record_models(seen: list[tuple[Tensor, Tensor, Tensor]]) -> Any:
+    """Return a forward pre-hook for an Ising layer that adds its rows to `seen`, as group_rows takes them."""
+
     def record(layer: Any, given: tuple[Any, ...]) -> None:
         fields, present = given[0], given[1] if len(given) > 1 else None
         length = fields.shape[-1]
@@ -82,7 +87,8 @@ def _recorder(seen: list[tuple[Tensor, Tensor, Tensor]]) -> Any:
         matrix = layer.coupling_matrix(length)
         matrix = matrix.view(1, *matrix.shape[:1], *(1,) * (fields.dim() - 3), length, length)
         rows = matrix.expand(*fields.shape, length).reshape(-1, length, length)
-        seen.append((fields.reshape(-1, length), here.reshape(-1, length), rows))
+        flat_fields, flat_here = fields.detach().cpu().reshape(-1, length), here.cpu().reshape(-1, length)
+        seen.append((flat_fields, flat_here, rows.detach().cpu()))
 
     return record
 

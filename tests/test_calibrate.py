@@ -11,7 +11,7 @@ from hybrid_attention import BoltzmannAttention, ExactLayer, FreeSchedule, Linea
 from hybrid_attention.instances import boltzmann_log_probabilities, magnetizations
 from lightning_modules import calibration_plot
 from lightning_modules.calibrate import schedule_config
-from lightning_modules.checkpoint_instances import _recorder, checkpoint_instances, group_rows
+from lightning_modules.checkpoint_instances import checkpoint_instances, group_rows, record_models
 from lightning_modules.cli import main
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -166,7 +166,7 @@ def test_models_of_queries_have_the_marginals_that_the_layer_gives():
         layer.couplings.normal_()
     attention = BoltzmannAttention(6, layer).double()
     seen, marginals = [], []
-    layer.register_forward_pre_hook(_recorder(seen))
+    layer.register_forward_pre_hook(record_models(seen))
     layer.register_forward_hook(lambda layer, given, p: marginals.append(p))
     with torch.no_grad():
         attention(torch.randn(3, 4, 6).double(), torch.tensor([[0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0]]).bool())

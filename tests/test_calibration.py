@@ -229,3 +229,17 @@ def test_shots_add_their_own_error():
 def test_annealers_that_cannot_work_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         Annealer(**settings)
+
+
+@pytest.mark.parametrize("device", ["hybrid.statevector", "default.qubit", "lightning.qubit"])
+def test_samples_are_those_of_the_distributions(device):
+    instances = draw_instances(3, 4, 0.8, 0.4, seed=2)
+    schedule = LinearSchedule(3, 3.0)
+    samples = Annealer(device, shots=4000, device_options={"seed": 5})
+    found = samples.samples(instances, schedule)
+    assert found.shape == (4, 4000, 3)
+    assert set(found.unique().tolist()) == {-1.0, 1.0}
+    expected = magnetizations(Annealer()(instances, schedule))
+    torch.testing.assert_close(found.mean(1), expected, rtol=0, atol=5 / math.sqrt(4000))
+    with pytest.raises(ValueError, match="without shots"):
+        Annealer(device).samples(instances, schedule)

@@ -1,0 +1,124 @@
+"""The callback that logs effective inverse temperatures and divergences during training."""
+
+import math
+from functools import partial
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from datamodules import BracketDataModule
+from hybrid_attention import DQALayer, ExactLayer, LinearSchedule
+from hybrid_attention.annealing import Annealer
+from hybrid_attention.calibration import compare
+from hybrid_attention.instances import draw_instances
+from lightning_modules import BracketMatcher, CalibrationCallback
+from lightning_modules.cli import main
+
+SCHEDULE = LinearSchedule(6, 7.5)
+NAMES = {"beta_h", "beta_J", "kl", "rms_error"}
+
+
+class Kept(pl.Callback):
+    """The metrics after every step."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_train_batch_end(self, trainer, *given):
+        self.steps.append({key: float(value) for key, value in trainer.callback_metrics.items()})
+
+
+def train(layer, callback, steps=5, **settings):
+    torch.manual_seed(0)
+    data = BracketDataModule(4, 2, num_train=40, num_val=4, num_test=4, batch_size=8)
+    model = BracketMatcher(4, 2, embed_dim=4, layer=layer, **settings)
+    kept = Kept()
+    trainer = pl.Trainer(
+        max_steps=steps,
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[callback, kept],
+        accelerator="cpu",
+    )
+    trainer.fit(model, data)
+    return model, kept.steps
+
+
+def test_every_so_many_steps_each_layer_is_compared():
+    callback = CalibrationCallback(every_n_steps=2, count=10)
+    calls = []
+    measure = callback.measure
+    callback.measure = lambda layer, seen: calls.append(len(seen)) or measure(layer, seen)
+    model, steps = train(partial(DQALayer, schedule=SCHEDULE), callback, num_blocks=2)
+    found = {key for key in steps[-1] if key.startswith("calibration_")}
+    assert found == {f"calibration_{name}_{number}" for name in NAMES for number in (0, 1)}
+    assert calls == [1] * 6
+    assert all(not layer._forward_pre_hooks for layer in model.ising_layers())
+    assert 0 <= steps[-1]["calibration_kl_0"] < 0.1
+    assert steps[-1]["calibration_beta_h_0"] == pytest.approx(1, abs=0.2)
+
+
+def test_what_is_logged_is_the_report_of_the_queries():
+    torch.manual_seed(0)
+    models = draw_instances(4, 6, 0.8, 0.0, seed=1)
+    layer = DQALayer(4, schedule=SCHEDULE).double()
+    with torch.no_grad():
+        layer.couplings.copy_(0.3 * torch.randn(1, 6))
+    rows = layer.coupling_matrix().expand(6, 4, 4)
+    seen = [(models.fields, torch.ones(6, 4, dtype=torch.bool), rows.detach())]
+    found = CalibrationCallback(count=10).measure(layer, seen)
+    ours = type(models)(models.fields, layer.couplings.detach().expand(6, -1))
+    expected = compare(ours, Annealer()(ours, SCHEDULE))
+    assert found["kl"] == pytest.approx(expected.kl)
+    assert found["rms_error"] == pytest.approx(expected.rms_error)
+    assert (found["beta_h"], found["beta_J"]) == pytest.approx(expected.betas)
+
+
+def test_with_many_positions_the_inverse_temperatures_come_from_samples():
+    models = draw_instances(15, 8, 0.6, 0.0, seed=1)
+    layer = DQALayer(15, schedule=LinearSchedule(4, 5.0)).double()
+    seen = [(models.fields, torch.ones(8, 15, dtype=torch.bool), torch.zeros(8, 15, 15))]
+    found = CalibrationCallback(shots=200, device_options={"seed": 1}).measure(layer, seen)
+    assert set(found) == {"beta_h", "beta_J"}
+    assert found["beta_h"] == pytest.approx(1, abs=0.15)
+    assert math.isnan(found["beta_J"])
+
+
+def test_other_layers_are_left_alone():
+    _, steps = train(ExactLayer, CalibrationCallback(every_n_steps=1))
+    assert not [key for key in steps[-1] if key.startswith("calibration_")]
+
+
+def test_training_is_not_changed():
+    one, _ = train(partial(DQALayer, schedule=SCHEDULE), CalibrationCallback(every_n_steps=1))
+    other, _ = train(partial(DQALayer, schedule=SCHEDULE), pl.Callback())
+    for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("settings", [{"every_n_steps": 0}, {"count": 0}, {"shots": 1}, {"device": "qiskit.aer"}])
+def test_settings_that_cannot_work_are_refused(settings):
+    with pytest.raises(ValueError, match=r"was given|were given"):
+        CalibrationCallback(**settings)
+
+
+def test_the_command_line_takes_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(
+        [
+            "fit",
+            "--data=BracketDataModule",
+            "--data.context_length=4",
+            "--model=BracketMatcher",
+            "--model.layer=hybrid_attention.DQALayer",
+            "--trainer.callbacks+=lightning_modules.CalibrationCallback",
+            "--trainer.callbacks.every_n_steps=1",
+            "--trainer.fast_dev_run=true",
+            "--trainer.enable_progress_bar=false",
+        ]
+    )
+    assert "test_accuracy" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """The subcommand `hybrid-attention calibrate`: how Boltzmann the annealing is, and schedules that make it more so."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -66,7 +67,7 @@ def calibrate_command(arguments: Sequence[str]) -> None:
     parser.add_function_arguments(run_calibration, skip={"command"})
     settings = parser.instantiate(parser.parse_args(list(arguments)))
     settings.pop("config", None)
-    run_calibration(command=" ".join(["hybrid-attention calibrate", *arguments]), **settings)
+    run_calibration(command=shlex.join(["hybrid-attention", "calibrate", *arguments]), **settings)
 
 
 def run_calibration(

@@ -304,3 +304,31 @@ def test_the_pictures_are_png_files(covariance_bias, shots_training, tmp_path, m
         content = (tmp_path / name).read_bytes()
         assert content.startswith(b"\x89PNG")
         assert 10_000 < len(content) < 150_000
+
+
+def test_the_calibration_measures_all_schedules_and_judges_the_aims(capsys, one_thread):
+    load("calibration").main(["--steps", "4", "--spins", "3", "4", "--models", "12"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 2 * 2 * 4
+    assert [line.split()[4] for line in lines[1:5]] == ["linear", "smooth", "paused", "tuned"]
+    assert all(float(line.split()[-5]) > 0.9 for line in lines[1:])
+
+
+def test_aims_of_the_calibration_are_judged_by_the_numbers(capsys):
+    calibration = load("calibration")
+
+    def row(error):
+        return calibration.Calibration(8, 1, None, error, 0.0, 0.5, 0.99, 0.1, 0.1, (1.0, 1.0), (1.0, 1.0))
+
+    spreads = (0.5, 0.2)
+    results = {("linear", 16, 8, spreads): row(0.03), ("tuned", 4, 8, spreads): row(0.02)}
+    results |= {("linear", 8, 8, spreads): row(0.04), ("tuned", 8, 8, spreads): row(0.01)}
+    results |= {("linear", 8, 12, spreads): row(0.09), ("tuned", 8, 12, spreads): row(0.06)}
+    calibration.show_aims(results)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rsplit(": ", 2)[1:] for line in lines] == [
+        ["0.99, aim 0.994 or more", "not met"],
+        ["4, aim 3 or more", "met"],
+        ["1.5, aim 1 or more", "met"],
+        ["0.375, aim 0.667 or more", "not met"],
+    ]

@@ -72,7 +72,7 @@ def test_fit_takes_the_schedule_that_was_tuned(tune, kind, capsys):
     out = capsys.readouterr().out
     assert "best of" in out
     text = Path("new/tuned.yaml").read_text()
-    assert text.startswith("# A schedule for DQALayer, made by: hybrid-attention calibrate --num_spins=[3]")
+    assert text.startswith("# A schedule for DQALayer, made by: hybrid-attention calibrate '--num_spins=[3]'")
     assert table("\n".join(line.removeprefix("# ") for line in text.splitlines())) == table(out)
     train("--config", str(CONFIGS / "layers/dqa.yaml"), "--config", "new/tuned.yaml")
     assert f"schedule={kind}(" in capsys.readouterr().out

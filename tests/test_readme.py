@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+from hybrid_attention import LinearSchedule
 from lightning_modules import BracketMatcher
+from lightning_modules.calibrate import schedule_config
 from lightning_modules.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -40,9 +43,13 @@ def test_each_command_runs(command, tmp_path, monkeypatch, capsys):
         small = ["--data.init_args.context_length=4", "--trainer.max_steps=1", "--trainer.enable_progress_bar=false"]
         main(["fit", "--config", "configs/brackets.yaml", "--test_after_fit=false", *small])
         next(Path("runs").rglob("last.ckpt")).rename("my_checkpoint.ckpt")
+    if "my_schedule.yaml" in arguments:
+        (tmp_path / "my_schedule.yaml").write_text(yaml.safe_dump(schedule_config(LinearSchedule(4, 5.0))))
     small = ["--data.init_args.batch_size=2", "--trainer.fast_dev_run=true", "--trainer.enable_progress_bar=false"]
-    main([*arguments, *small])
-    assert ("training epoch" if arguments[0] == "estimate" else "test_accuracy") in capsys.readouterr().out
+    few = ["--num_spins=[3]", "--num_instances=9", "--num_tuning=9"]
+    main([*arguments, *(few if arguments[0] == "calibrate" else small)])
+    shown = {"estimate": "training epoch", "calibrate": "rms error"}
+    assert shown.get(arguments[0], "test_accuracy") in capsys.readouterr().out
 
 
 def test_the_configs_of_the_table_exist_and_no_other():

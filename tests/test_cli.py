@@ -175,7 +175,7 @@ def mistakes():
                 "--model.init_args.layer.init_args.schedule.init_args.steps=4",
                 "--model.init_args.layer.init_args.schedule.init_args.tau=9",
             ],
-            "inverse temperatures .* have to be positive",
+            "turns spins by dt A = 1.97 > pi / 2 in a step",
         ),
     }
 

@@ -18,8 +18,8 @@ _FOLDER = files("hybrid_attention") / "tuned_schedules"
 class TunedSchedule(Schedule):
     """A quench whose step angles were tuned to sample close to Boltzmann distributions.
 
-    They were tuned on random models of 4 to 8 spins; the files in `hybrid_attention/tuned_schedules` name the command
-    and what it measured. The largest |h| and |J| matter: see docs/calibration.md.
+    They were tuned on random models of 6 and 8 spins; the files in `hybrid_attention/tuned_schedules` name the command
+    and what it measured. Large fields and couplings are out of their range: see docs/calibration.md.
 
     Args:
         steps: number of Trotter steps, one of those that `available_steps` lists.

@@ -22,7 +22,8 @@ def covariance_marginals(fields: Tensor, pairs: Tensor, probabilities: Tensor, s
         pairs: (rows, T (T - 1) / 2), the couplings, in nats, strict upper triangle row by row, likewise.
         probabilities: (rows, 2^T), exact or counted, wire 0 the leftmost bit and |0> spin +1; taken as constants.
         shots: the number of samples that were counted, 2 or more: covariances are then divided by shots - 1, which
-            makes them unbiased. Without it the probabilities are exact.
+            makes them unbiased where no readout errors were taken out, and else right up to 1 / shots. Without it the
+            probabilities are exact.
 
     Returns:
         p_j = P(s_j = +1): (rows, T).

@@ -4,13 +4,14 @@
         [--csv FILE.csv] [--plot FILE.png] [--threads 1]
 
 Each run is `hybrid-attention fit` on the shipped configs: brackets of 3 types at T = 8, with layers/exact.yaml or
-layers/dqa.yaml on hybrid.statevector. Runs that are in the folder already are not run again. Printed are the accuracies
+layers/dqa.yaml on hybrid.statevector. Runs in the folder with these settings are not run again. Printed are accuracies
 of the best checkpoints on the test split, and the last validation losses; the CSV file has validation accuracy and loss
 after each number of steps, and the picture shows them, which needs matplotlib.
 """
 
 import argparse
 import csv
+import hashlib
 import statistics
 import time
 from collections.abc import Iterable
@@ -65,6 +66,12 @@ def train(method: str, seed: int, folder: Path, steps: int, shots: int, further:
             *further,
         ]
     )
+
+
+def folder_name(steps: int, shots: int, further: Iterable[str]) -> str:
+    """Return a name that tells runs of different settings apart."""
+    rest = " ".join(further)
+    return f"{steps}_steps_{shots}_shots" + (f"_{hashlib.sha256(rest.encode()).hexdigest()[:8]}" if rest else "")
 
 
 def read(method: str, seed: int, folder: Path) -> Run | None:
@@ -148,14 +155,15 @@ def main(arguments: list[str] | None = None) -> None:
     options, further = parser.parse_known_args(arguments)
     torch.set_num_threads(options.threads)
     runs = []
+    folder = options.folder / folder_name(options.steps, options.shots, further)
     for seed in options.seeds:
         for method in _STYLES:
-            run = read(method, seed, options.folder)
+            run = read(method, seed, folder)
             if run is None:
                 start = time.perf_counter()
-                train(method, seed, options.folder, options.steps, options.shots, further)
+                train(method, seed, folder, options.steps, options.shots, further)
                 print(f"{method}, seed {seed}: {time.perf_counter() - start:.0f} s", flush=True)
-                run = read(method, seed, options.folder)
+                run = read(method, seed, folder)
             runs.append(run)
     runs.sort(key=lambda run: list(_STYLES).index(run.method))
     print("\n".join(table(runs)))

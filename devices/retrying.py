@@ -172,6 +172,9 @@ class RetryingDevice(qml.devices.Device):
                     self._record(job, [wanted[key] for key in group])
         except Exception as error:
             if is_permanent(error):
+                if self._running:
+                    ids = ", ".join(each.job.job_id for each in self._running)
+                    error.add_note(f"Jobs on {self.name} that still run: {ids}.")
                 raise
             return [_Trouble(one_line(error), error)]
         return []
@@ -215,6 +218,7 @@ class RetryingDevice(qml.devices.Device):
                         "fail again: change the circuits, or the options or credentials of the device."
                     ) from error
                 if is_permanent(error):
+                    error.add_note(f"This came while the job {job_id} of {number} circuits on {self.name} was asked.")
                     raise
                 troubles.append(_Trouble(one_line(error), error, job_id))
                 if failed:

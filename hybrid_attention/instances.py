@@ -7,8 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hybrid_attention.covariance import occupied
 from hybrid_attention.ising import num_pairs, pair_index
+from hybrid_attention.state_tables import spins
 
 MAX_ENUMERATED = 14
 
@@ -123,12 +123,12 @@ def draw_samples(probabilities: Tensor, shots: int, seed: int) -> Tensor:
 def state_spins(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the spins of every state, wire 0 the leftmost bit: (T, 2^T), -1 or +1."""
     with torch.inference_mode(False):
-        return 2 * occupied(num_spins, dtype, device) - 1
+        return spins(num_spins, dtype, device).flip(0)
 
 
 @lru_cache(maxsize=64)
 def _state_pairs(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        spins = state_spins(num_spins, dtype, device)
+        s = state_spins(num_spins, dtype, device)
         first, second = pair_index(num_spins, device)
-        return spins[first] * spins[second]
+        return s[first] * s[second]

@@ -283,6 +283,11 @@ def test_the_training_benchmark_runs_each_method_once_and_writes_its_curves(
     assert capsys.readouterr().out.splitlines() == table
 
 
+def test_runs_of_other_settings_are_not_taken_for_these(shots_training):
+    settings = [(1500, 1000, []), (100, 1000, []), (1500, 100, []), (1500, 1000, ["--model.init_args.embed_dim=4"])]
+    assert len({shots_training.folder_name(*each) for each in settings}) == len(settings)
+
+
 def test_the_table_of_the_training_benchmark_has_means_and_spreads(shots_training):
     runs = [shots_training.Run("exact", seed, [(9, 0.8, loss)], 0.9 + loss) for seed, loss in ((1, 0.0), (2, 0.02))]
     assert shots_training.table(runs) == [

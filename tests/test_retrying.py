@@ -206,8 +206,10 @@ def test_errors_that_would_come_again_are_raised_at_once(error, when, monkeypatc
     if when == "when asked":
         monkeypatch.setattr(RemoteJob, "results", lambda job: next(fail()))
     if when != "at the end":
-        with pytest.raises(type(error)):
+        with pytest.raises(type(error)) as caught:
             device.execute(CIRCUITS)
+        if when == "when asked":
+            assert "the job job-" in caught.value.__notes__[-1]
     else:
         with pytest.raises(
             RuntimeError, match=r"job job-1 of 2 circuits .* failed \(the fridge is warm\) and would fail"

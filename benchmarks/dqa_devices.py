@@ -33,6 +33,7 @@ from torch import Tensor
 
 from devices.mixers import mixer_groups
 from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, DQALayer, ExactLayer, LinearSchedule
+from lightning_modules.layer_factories import to_factory
 
 OURS = "hybrid.statevector"
 OTHERS = ("default.qubit", "lightning.qubit")
@@ -290,12 +291,12 @@ def training_step(rounds: int, num_spins: int = 8, place: torch.device = CPU) ->
     config = yaml.safe_load((_CONFIGS / "brackets.yaml").read_text())
     data, model_config = config["data"]["init_args"], config["model"]["init_args"]
     dqa_config = yaml.safe_load((_CONFIGS / "layers" / "dqa.yaml").read_text())
-    schedule = LinearSchedule(**dqa_config["model"]["init_args"]["layer"]["init_args"]["schedule"]["init_args"])
+    quantum = to_factory(dqa_config["model"]["init_args"]["layer"])
     embed_dim, num_heads, batch = model_config["embed_dim"], model_config["num_heads"], data["batch_size"]
     tokens = torch.randint(2 * data["num_types"], (batch, num_spins), device=place)
     targets = torch.randint(num_spins, (batch, num_spins), device=place)
     layers = {
-        "DQALayer": DQALayer(num_spins, num_heads, device=OURS, schedule=schedule),
+        "DQALayer": quantum(num_spins, num_heads),
         "ExactLayer": ExactLayer(num_spins, num_heads),
     }
     steps = {}
@@ -320,7 +321,7 @@ def training_step(rounds: int, num_spins: int = 8, place: torch.device = CPU) ->
     dqa, exact = (statistics.median(taken) for taken in times.values())
     print(
         f"training step of configs/brackets.yaml, T = {num_spins}, embed_dim {embed_dim}, batch {batch}, "
-        f"{schedule.steps} Trotter steps: DQALayer {dqa * 1e3:.2f} ms, ExactLayer {exact * 1e3:.2f} ms, "
+        f"{layers['DQALayer'].schedule}: DQALayer {dqa * 1e3:.2f} ms, ExactLayer {exact * 1e3:.2f} ms, "
         f"ratio {dqa / exact:.2f}",
         flush=True,
     )

@@ -15,7 +15,8 @@ from hybrid_attention.covariance import covariance_marginals, occupied, standard
 from hybrid_attention.gradient_methods import shifted_circuits
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.precision import without_autocast
-from hybrid_attention.schedules import LinearSchedule, Schedule, single_spin_response
+from hybrid_attention.schedules import Schedule, single_spin_response
+from hybrid_attention.tuned_schedule import TunedSchedule
 
 _FIXED_SETTINGS = ("device", "device_options", "schedule", "shots", "gradient", "mitigate_readout")
 _ROOM_FOR_NOISE = 0.1
@@ -37,7 +38,7 @@ class DQALayer(IsingLayer):
         num_spins: as for IsingLayer, one wire for each spin.
         num_heads: as for IsingLayer.
         device: name of a PennyLane device; hybrid.statevector is made for these circuits.
-        schedule: the quench; LinearSchedule() by default.
+        schedule: the quench; TunedSchedule(8) by default.
         shots: samples for each query, 2 or more; None for exact probabilities. A device option `seed` fixes them
             where the device has one.
         gradient: "backprop" or "adjoint" through the circuit; "parameter-shift" from two further circuits for each gate
@@ -80,7 +81,7 @@ class DQALayer(IsingLayer):
         super().__init__(num_spins, num_heads)
         self.device = device
         self.device_options = dict(device_options or {})
-        self.schedule = LinearSchedule() if schedule is None else schedule
+        self.schedule = TunedSchedule() if schedule is None else schedule
         self.clip = clip
         self.max_field = self.schedule.max_field
         self.shots = shots

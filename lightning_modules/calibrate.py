@@ -82,6 +82,7 @@ def run_calibration(
     num_tuning: int = 128,
     restarts: int = 16,
     iterations: int = 200,
+    reach: float = 2.0,
     device: str = DEFAULT_DEVICE,
     device_options: dict[str, Any] | None = None,
     shots: int | None = None,
@@ -105,6 +106,7 @@ def run_calibration(
         num_tuning: Models of each kind and size to tune on, at most.
         restarts: Perturbed starts of the search for angles.
         iterations: Iterations of the search for angles.
+        reach: Size of fields in nats up to which the search also fits the response of a spin without couplings.
         device: PennyLane device that the report is made on; tuning and error curves are simulated exactly.
         device_options: Further options of the device.
         shots: Samples for each model; exact probabilities without.
@@ -126,7 +128,7 @@ def run_calibration(
         groups = _of_checkpoint(ckpt_path, num_instances, num_tuning, seed)
     chosen = LinearSchedule(steps, tau=_TAU_PER_STEP * steps) if schedule is None else schedule
     if tune != "none":
-        chosen = _tuned(tune, chosen, [group.tuning for group in groups], restarts, iterations, seed)
+        chosen = _tuned(tune, chosen, [group.tuning for group in groups], restarts, iterations, seed, reach)
     reports = []
     for group in groups:
         print(f"{group.name}, T = {group.fresh.num_spins}: {len(group.fresh)} circuits on {device}", flush=True)
@@ -191,7 +193,7 @@ def _of_checkpoint(path: str, num_instances: int, num_tuning: int, seed: int) ->
 
 
 def _tuned(
-    tune: str, start: Schedule, groups: list[Instances], restarts: int, iterations: int, seed: int
+    tune: str, start: Schedule, groups: list[Instances], restarts: int, iterations: int, seed: int, reach: float
 ) -> RampSchedule | FreeSchedule:
     if tune == "tau":
         if not isinstance(start, RampSchedule):
@@ -201,7 +203,7 @@ def _tuned(
     starts: list[Schedule] = [tune_duration(groups, start, _say)[0] if isinstance(start, RampSchedule) else start]
     if steps % 2 == 0 and steps // 2 in available_steps():
         starts.append(FreeSchedule.from_angles(interpolate_angles(TunedSchedule(steps // 2).angles(), steps)))
-    return tune_angles(groups, starts, restarts, iterations, seed, _say)
+    return tune_angles(groups, starts, restarts, iterations, seed, _say, reach)
 
 
 def _lines(groups: list[Group], reports: list[Calibration]) -> list[str]:

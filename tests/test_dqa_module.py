@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_dqa import SCHEDULE, build, draw_fields, gradients, on_every_device
 
-from hybrid_attention import DQALayer, ExactLayer, IsingLayer, LinearSchedule
+from hybrid_attention import DQALayer, ExactLayer, IsingLayer, LinearSchedule, TunedSchedule
 
 run_before = pytest.mark.parametrize("ran", [False, True], ids=["fresh", "after a run"])
 
@@ -184,7 +184,7 @@ def test_the_command_line_builds_the_layer(arguments, steps):
 
 
 def test_default_schedule():
-    assert DQALayer(2).schedule == LinearSchedule(8, 12.0)
+    assert DQALayer(2).schedule == TunedSchedule(8)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from hybrid_attention import DQALayer, ExactLayer, LinearSchedule
+from hybrid_attention import DQALayer, ExactLayer, LinearSchedule, TunedSchedule
 from lightning_modules.layer_factories import to_factory, to_plain
 
 
@@ -78,3 +78,14 @@ def test_nothing_but_layers_and_dataclasses_is_called(plain, message):
 def test_a_class_that_does_not_exist_is_named(path):
     with pytest.raises(ValueError, match=f"There is no class '{path}'"):
         to_factory({"class_path": path})
+
+
+def test_a_checkpoint_keeps_the_schedule_it_names_and_takes_the_default_where_it_names_none():
+    linear = {"class_path": "hybrid_attention.LinearSchedule", "init_args": {"steps": 8, "tau": 12.0}}
+    named = to_factory({"class_path": "hybrid_attention.DQALayer", "init_args": {"schedule": linear}})(3, 1)
+    bare = to_factory({"class_path": "hybrid_attention.DQALayer", "init_args": {}})(3, 1)
+    assert named.schedule == LinearSchedule(8, 12.0)
+    assert bare.schedule == TunedSchedule(8)
+    assert "schedule=LinearSchedule(steps=8, tau=12.0" in repr(named)
+    assert "schedule=TunedSchedule(steps=8)" in repr(bare)
+    bare.load_state_dict(named.state_dict())

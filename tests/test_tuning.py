@@ -62,12 +62,12 @@ def test_free_angles_do_better_than_the_start_on_models_they_have_not_seen():
     fresh = [draw_instances(5, 300, *spreads, seed=9) for spreads in SPREADS]
     for before, after in zip(rms_errors(fresh, start), rms_errors(fresh, tuned), strict=True):
         assert after < 0.6 * before
-    assert lines[-1].startswith("descent 3 of 3: ")
+    assert "descent 3 of 3: " in lines[-1]
     assert tuned == tune_angles(models, [start], restarts=1, iterations=40)
 
 
 def test_tuned_angles_sample_near_beta_one_to_first_order():
-    tuned = tune_angles(groups(), [LinearSchedule(2, 2.0)], restarts=0, iterations=30)
+    tuned = tune_angles(groups(), [LinearSchedule(2, 2.0)], restarts=0, iterations=30, reach=1.0)
     assert tuned.betas == (1.0, 1.0)
     assert [float(beta) for beta in inverse_temperatures(tuned.angles())] == pytest.approx([1, 1], abs=0.2)
 
@@ -76,6 +76,12 @@ def test_tuned_angles_sample_near_beta_one_to_first_order():
 def test_starts_of_other_lengths_are_refused(starts):
     with pytest.raises(ValueError, match="give one or more of the same number of steps"):
         tune_angles(groups(), starts)
+
+
+@pytest.mark.parametrize("reach", [-1.0, math.inf, math.nan])
+def test_a_reach_that_is_no_field_is_refused(reach):
+    with pytest.raises(ValueError, match="give a finite number, 0 or more"):
+        tune_angles(groups(), [LinearSchedule(2, 2.0)], reach=reach)
 
 
 def test_given_betas_replace_those_to_first_order():
@@ -109,7 +115,7 @@ def test_files_of_tuned_schedules_name_the_command_that_made_them():
     for steps in available_steps():
         text = (_FOLDER / f"steps_{steps}.yaml").read_text()
         assert text.startswith("# A schedule for DQALayer, made by: hybrid-attention calibrate")
-        assert f"--steps {steps}" in text.splitlines()[0]
+        assert f"steps_{steps}.yaml" in text.splitlines()[0]
         assert yaml.safe_load(text).keys() == {"model"}
 
 
@@ -132,7 +138,7 @@ def test_the_tuned_schedules_keep_their_gain_on_fresh_models_of_eight_spins(step
         print(
             f"P = {steps}, {spreads}: {tuned:.4f}, {linear / tuned:.2f} times less than linear, P = 16 {linear_16:.4f}"
         )
-        assert tuned < linear / (2.8 if steps == 8 else 2)
+        assert tuned < linear / (3.1 if steps == 8 else 2)
         assert tuned < linear_16
 
 

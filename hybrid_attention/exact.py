@@ -8,6 +8,7 @@ from torch import Tensor
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.log_domain import LogDomainEnumeration
 from hybrid_attention.meet_in_the_middle import MeetInTheMiddle
+from hybrid_attention.native_rows import native_is_used, native_marginals
 from hybrid_attention.precision import full_precision
 from hybrid_attention.row_order import Bucket, RowOrder, plan_rows
 from hybrid_attention.row_tables import smallest_partition
@@ -107,6 +108,10 @@ def _aligned(tensor: Tensor, dims: int, last: int) -> Tensor:
 
 def _group_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None) -> Tensor:
     """Return p for fields (V, G, T, R), couplings (G, T, T), present (V, G or 1, T, 1), a few G at a time."""
+    if native_is_used(fields, couplings):
+        p = native_marginals(fields, couplings, present)
+        if p is not None:
+            return p
     groups, length = fields.shape[1:3]
     at_once = max(1, _PAIR_ENTRIES >> length)
     if groups <= at_once:

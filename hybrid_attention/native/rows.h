@@ -153,22 +153,8 @@ static void NAME(other_half)(const NAME(block) * b, const REAL *table, REAL *out
     NAME(product)(b->second, b->first, b->lanes, W, table, b->lanes, out + half, b->lanes, scale + half, accumulate);
 }
 
-/* V A, U B and 1 / Z from A and B; the least Z. */
-static double NAME(solve_block)(NAME(block) * b)
-{
-    NAME(other_half)(b, b->factors, b->weights, b->factors, 0);
-    const REAL *weights = b->weights + b->first * b->lanes;
-    REAL *Z = b->sums;
-    for (int l = 0; l < b->lanes; l++) Z[l] = 0;
-    for (int64_t i = 0; i < b->second; i++)
-        for (int l = 0; l < b->lanes; l++) Z[l] += weights[i * b->lanes + l];
-    double least = INFINITY;
-    for (int l = 0; l < b->count; l++) least = Z[l] < least ? Z[l] : least;
-    for (int l = 0; l < b->lanes; l++) b->inverse[l] = 1 / Z[l];
-    return least;
-}
-
-/* Sums over the states with a spin at +1 of a table of both halves, into b->sums (size, lanes); overwrites `folded`. */
+/* Sums over the states with a spin at +1 of a table of both halves, then over all of half b, into b->sums
+   (size + 1, lanes). `folded` is scratch, and may be the table itself. */
 static void NAME(spin_sums)(NAME(block) * b, const REAL *table, REAL *folded)
 {
     const int64_t half = b->first * b->lanes;
@@ -177,11 +163,22 @@ static void NAME(spin_sums)(NAME(block) * b, const REAL *table, REAL *folded)
     NAME(state_sums)(NUM_SECOND(b->size), b->lanes, b->lanes, table + half, folded + half, b->sums + first * b->lanes);
 }
 
-/* Write the marginals of a block. */
+/* V A, U B and 1 / Z from A and B, and Z p_j in b->sums; the least Z. */
+static double NAME(solve_block)(NAME(block) * b)
+{
+    NAME(other_half)(b, b->factors, b->weights, b->factors, 0);
+    NAME(spin_sums)(b, b->weights, b->deviation);
+    const REAL *Z = b->sums + b->size * b->lanes;
+    double least = INFINITY;
+    for (int l = 0; l < b->count; l++) least = Z[l] < least ? Z[l] : least;
+    for (int l = 0; l < b->lanes; l++) b->inverse[l] = 1 / Z[l];
+    return least;
+}
+
+/* Write the marginals of a block, from b->sums. */
 static void NAME(write_marginals)(const call *c, const row_set *set, NAME(block) * b)
 {
     int64_t offsets[MAX_LANES];
-    NAME(spin_sums)(b, b->weights, b->factors);
     NAME(lane_offsets)(b, &c->marginals, offsets);
     for (int j = 0; j < b->size; j++) {
         REAL *p = (REAL *)c->marginals.data + set->group * c->marginals.strides[1] +

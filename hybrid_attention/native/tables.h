@@ -125,25 +125,41 @@ static void NAME(spin_totals)(int count, int64_t lanes, const REAL *constant, co
         }
 }
 
+/* Sums over the first `half` rows of a table, `vecs` vectors wide, and to each of them add the row `half` below.
+
+   Sums are in two levels, which keeps their rounding small. */
+INLINE void NAME(fold)(const int vecs, int64_t half, int64_t stride, const REAL *table, REAL *folded, REAL *sums)
+{
+    NAME(vec) total[4] = {{0}};
+    for (int64_t start = 0; start < half; start += 16) {
+        NAME(vec) part[4] = {{0}};
+        for (int64_t i = start; i < half && i < start + 16; i++) {
+            const NAME(vec) *up = (const NAME(vec) *)(table + i * stride);
+            const NAME(vec) *down = (const NAME(vec) *)(table + (i + half) * stride);
+            NAME(vec) *out = (NAME(vec) *)(folded + i * stride);
+            UNROLL for (int v = 0; v < vecs; v++)
+            {
+                part[v] += up[v];
+                out[v] = up[v] + down[v];
+            }
+        }
+        UNROLL for (int v = 0; v < vecs; v++) total[v] += part[v];
+    }
+    UNROLL for (int v = 0; v < vecs; v++) ((NAME(vec) *)sums)[v] = total[v];
+}
+
 /* Sums over the states with spin j at +1, for each j, then over all: table (2^count, width) -> (count + 1, width).
 
-   `folded` has room for half of the table, and may be the table itself, which is then overwritten. */
+   The half of the table with spin j at -1 is added to the other one, from the last spin to the first. `folded` has room
+   for half of the table, and may be the table itself, which is then overwritten. */
 static void NAME(state_sums)(int count, int64_t width, int64_t stride, const REAL *table, REAL *folded, REAL *sums)
 {
     for (int j = count - 1; j >= 0; j--) {
-        const int64_t half = (int64_t)1 << j;
-        REAL *restrict sum = sums + j * width;
-        for (int64_t l = 0; l < width; l++) sum[l] = 0;
-        for (int64_t i = 0; i < half; i++) {
-            const REAL *low = table + i * stride, *high = low + half * stride;
-            REAL *out = folded + i * stride;
-            IVDEP for (int64_t l = 0; l < width; l++)
-            {
-                const REAL up = low[l];
-                sum[l] += up;
-                out[l] = up + high[l];
-            }
-        }
+        int64_t l = 0;
+        for (; l + 4 * NAME(VEC) <= width; l += 4 * NAME(VEC))
+            NAME(fold)(4, (int64_t)1 << j, stride, table + l, folded + l, sums + j * width + l);
+        for (; l < width; l += NAME(VEC))
+            NAME(fold)(1, (int64_t)1 << j, stride, table + l, folded + l, sums + j * width + l);
         table = folded;
     }
     for (int64_t l = 0; l < width; l++) sums[count * width + l] = table[l];

@@ -4,6 +4,7 @@ import pytest
 import torch
 from oracle import draw
 
+import hybrid_attention.native_rows
 from hybrid_attention import DQALayer, ExactLayer, FieldsOnlyLayer, LinearSchedule
 
 SCHEDULE = LinearSchedule(3, 3.0)
@@ -19,6 +20,19 @@ WITH_COUPLINGS = [kind for kind in LAYERS if LAYERS[kind](2, 1).couplings is not
 
 # Batches of different sizes may be summed in different order.
 ROUNDING = 1e-12
+
+needs_native_kernels = pytest.mark.skipif(
+    hybrid_attention.native_rows.row_kernels is None, reason="the native kernels were not compiled at installation"
+)
+
+
+@pytest.fixture(scope="module", params=["tensor operations", pytest.param("native", marks=needs_native_kernels)])
+def each_path(request):
+    """The exact marginals on the CPU by tensor operations, and by the native kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYBRID_ATTENTION_NATIVE", "1" if request.param == "native" else "0")
+        yield
+
 
 every_layer = pytest.mark.parametrize("kind", LAYERS)
 

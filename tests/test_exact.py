@@ -11,8 +11,10 @@ from oracle import causal_mask, draw, draw_mask, largest_difference, marginals_b
 
 import hybrid_attention.exact
 import hybrid_attention.meet_in_the_middle
+import hybrid_attention.native_rows
 from hybrid_attention import exact_marginals
 
+pytestmark = pytest.mark.usefixtures("each_path")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 both_precisions = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])
 
@@ -218,6 +220,7 @@ def test_rows_solved_in_pieces_agree_with_the_table(monkeypatch, in_a_piece, sav
     """However few rows fit at once, and whether or not their tables are kept for the backward pass."""
     monkeypatch.setattr(hybrid_attention.meet_in_the_middle, "_PIECE_ENTRIES", in_a_piece)
     monkeypatch.setattr(hybrid_attention.meet_in_the_middle, "_SAVED_ENTRIES", saved)
+    monkeypatch.setattr(hybrid_attention.native_rows, "_SAVED_ENTRIES", saved)
     present = MASKS[mask](length)
     present = None if present is None else present[::4].unsqueeze(1)
     h = draw(1 if present is None else len(present), 9, length, seed=9).to(dtype)

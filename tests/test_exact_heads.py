@@ -6,6 +6,8 @@ from oracle import causal_mask, draw, largest_difference, marginals_by_table
 
 from hybrid_attention import exact_marginals
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 
 @pytest.mark.parametrize("num_spins", [3, 8, 9, 10, 11, 12])
 def test_heads_and_prefixes_equal_the_table(num_spins):

@@ -11,6 +11,7 @@ import hybrid_attention.exact
 from hybrid_attention import exact_marginals
 from hybrid_attention.log_domain import LogDomainEnumeration
 
+pytestmark = pytest.mark.usefixtures("each_path")
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
 both_precisions = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])
 MASKS = {

@@ -31,8 +31,8 @@ static void NAME(add_expectation)(NAME(block) * b)
     const int64_t ld = NAME(ld)(b->size), width = NAME(width)(b->size), half = b->first * b->lanes;
     for (int l = 0; l < b->lanes; l++)
         for (int64_t i = b->first; i < width; i++) b->turned[l * ld + i] = b->turned_weighted[l * ld + i] = 0;
-    for (int64_t start = 0; start < b->first; start += NAME(VEC)) {
-        const int64_t stop = start + NAME(VEC) < b->first ? start + NAME(VEC) : b->first;
+    for (int64_t start = 0; start < b->first; start += NAME(PADDING)) {
+        const int64_t stop = start + NAME(PADDING) < b->first ? start + NAME(PADDING) : b->first;
         for (int l = 0; l < b->lanes; l++)
             for (int64_t i = start; i < stop; i++) {
                 b->turned[l * ld + i] = b->factors[i * b->lanes + l];

@@ -3,8 +3,8 @@
    The strides of C are free, so that W A and W^T B read the same W. A tile of `rows` x `vecs` vectors is summed in
    registers; TILE_ROWS and TILE_VECS say how large it may be on the instruction set at hand. */
 
-enum { NAME(VEC) = 64 / sizeof(REAL) };
-typedef REAL NAME(vec) __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
+enum { NAME(VEC) = VECTOR_BYTES / sizeof(REAL) };
+typedef REAL NAME(vec) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
 
 typedef struct {
     const REAL *data;

@@ -46,10 +46,12 @@ typedef struct {
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
 #endif
 #define ISA avx512
+#define VECTOR_BYTES 64
 #define TILE_ROWS 8
 #define TILE_VECS 2
 #include "both_precisions.h"
 #undef ISA
+#undef VECTOR_BYTES
 #undef TILE_ROWS
 #undef TILE_VECS
 #if defined(__clang__)
@@ -61,10 +63,12 @@ typedef struct {
 #pragma GCC target("avx2,fma")
 #endif
 #define ISA avx2
+#define VECTOR_BYTES 32
 #define TILE_ROWS 4
-#define TILE_VECS 1
+#define TILE_VECS 2
 #include "both_precisions.h"
 #undef ISA
+#undef VECTOR_BYTES
 #undef TILE_ROWS
 #undef TILE_VECS
 #if defined(__clang__)
@@ -76,26 +80,43 @@ typedef struct {
 #endif
 
 #define ISA baseline
+#define VECTOR_BYTES 16
 #if defined(__aarch64__)
-#define TILE_ROWS 4
+#define TILE_ROWS 8
 #else
-#define TILE_ROWS 2
+#define TILE_ROWS 4
 #endif
-#define TILE_VECS 1
+#define TILE_VECS 2
 #include "both_precisions.h"
 
-static const kernels *best_kernels(void)
+/* The instruction sets that the processor has, the best first, and which of them is in use. */
+static struct {
+    const char *name;
+    const kernels *of_precision; /* float32, float64 */
+} available[3];
+static int num_available;
+static const kernels *chosen;
+
+static void add_available(const char *name, const kernels *of_precision)
 {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return kernels_of_both_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kernels_of_both_avx2;
-#endif
-    return kernels_of_both_baseline;
+    available[num_available].name = name;
+    available[num_available++].of_precision = of_precision;
 }
 
-static const kernels *chosen;
+static void find_available(void)
+{
+    num_available = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        add_available("avx512", kernels_of_both_avx512);
+    if (avx2) add_available("avx2", kernels_of_both_avx2);
+#endif
+    add_available("baseline", kernels_of_both_baseline);
+    chosen = available[0].of_precision;
+}
 
 /* Read `count` integers from Python; -1 on an error. */
 static int read_integers(PyObject *const *args, Py_ssize_t count, int64_t *out)
@@ -179,11 +200,37 @@ static PyObject *exponentials(PyObject *module, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
+static PyObject *instruction_sets(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    PyObject *names = PyTuple_New(num_available);
+    for (int i = 0; names && i < num_available; i++) {
+        PyObject *name = PyUnicode_FromString(available[i].name);
+        if (!name) Py_CLEAR(names);
+        else PyTuple_SET_ITEM(names, i, name);
+    }
+    return names;
+}
+
+static PyObject *use_instruction_set(PyObject *module, PyObject *name)
+{
+    (void)module;
+    for (int i = 0; PyUnicode_Check(name) && i < num_available; i++)
+        if (PyUnicode_CompareWithASCIIString(name, available[i].name) == 0) {
+            chosen = available[i].of_precision;
+            Py_RETURN_NONE;
+        }
+    return PyErr_Format(PyExc_ValueError, "%R is none of the instruction sets of this processor", name);
+}
+
 static PyMethodDef methods[] = {
     {"solve", (PyCFunction)(void (*)(void))solve, METH_FASTCALL, "Write the marginals; return the least Z."},
     {"gradient", (PyCFunction)(void (*)(void))gradient, METH_FASTCALL, "Write dL/dh, and add dL/dJ."},
     {"entries", (PyCFunction)(void (*)(void))entries, METH_FASTCALL, "Count what a plan saves and takes as scratch."},
     {"exponentials", (PyCFunction)(void (*)(void))exponentials, METH_FASTCALL, "Write exp(x), for the tests."},
+    {"instruction_sets", instruction_sets, METH_NOARGS, "Name those that the processor has, the best first."},
+    {"use_instruction_set", use_instruction_set, METH_O, "Use one of instruction_sets(); at first it is the best."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -193,6 +240,6 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit_row_kernels(void)
 {
-    chosen = best_kernels();
+    find_available();
     return PyModuleDef_Init(&definition);
 }

@@ -5,7 +5,7 @@
 
 /* The tables of a block, and what a set needs once. */
 typedef struct {
-    int size, lanes, count; /* lanes is a multiple of VEC, of which `count` are in use */
+    int size, lanes, count; /* lanes is a multiple of PADDING, of which `count` are in use */
     int64_t first, second;  /* 2^a, 2^b */
     int64_t rows[MAX_LANES], repeats[MAX_LANES], absent[MAX_LANES]; /* of the lanes */
     REAL *W, *factors, *weights, *inverse; /* A and B; V A and U B; 1 / Z */
@@ -23,7 +23,7 @@ INLINE int64_t NAME(table_entries)(int size, int64_t lanes)
 
 INLINE int64_t NAME(matrix_entries)(int size) { return NAME(ld)(size) << NUM_SECOND(size); }
 
-INLINE int NAME(padded)(int64_t lanes) { return (int)TO_MULTIPLE(lanes, NAME(VEC)); }
+INLINE int NAME(padded)(int64_t lanes) { return (int)TO_MULTIPLE(lanes, NAME(PADDING)); }
 
 /* Entries that the forward pass saves of a set: W, then V A, U B and 1 / Z of each block. */
 static int64_t NAME(saved_entries)(const row_set *set)
@@ -42,7 +42,7 @@ static int64_t NAME(lay_out)(NAME(block) * b, int size, int lanes, REAL *scratch
 {
     const int64_t table = NAME(table_entries)(size, lanes), turned = lanes * NAME(ld)(size);
     const int64_t sums = (size + 2) * (lanes > NAME(width)(size) ? lanes : NAME(width)(size));
-    const int64_t doubles = TO_MULTIPLE(NAME(pair_scratch)(size) * (int64_t)(sizeof(double) / sizeof(REAL)), NAME(VEC));
+    const int64_t doubles = TO_MULTIPLE(NAME(pair_scratch)(size) * (int64_t)(sizeof(double) / sizeof(REAL)), NAME(PADDING));
     REAL **parts[] = {&b->W, &b->expectation, &b->factors, &b->weights, &b->deviation, &b->weighted,
                       &b->turned, &b->turned_weighted, &b->sums, &b->inverse};
     const int64_t entries[] = {NAME(matrix_entries)(size), NAME(matrix_entries)(size), table, table, table, table,

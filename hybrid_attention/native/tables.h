@@ -7,12 +7,15 @@
 #define NUM_SECOND(size) ((size) - (size) / 2)
 #define TO_MULTIPLE(n, of) (((n) + (of)-1) / (of) * (of))
 
-/* How wide a row of W is, in full vectors, and how far rows are apart: not by a power of two, for the caches' sake. */
-INLINE int64_t NAME(width)(int size) { return TO_MULTIPLE((int64_t)1 << NUM_FIRST(size), NAME(VEC)); }
+/* The width of all tables is a multiple of this, which is one of VEC on any instruction set. */
+enum { NAME(PADDING) = 64 / sizeof(REAL) };
+
+/* How wide a row of W is, padded, and how far rows are apart: not by a power of two, for the caches' sake. */
+INLINE int64_t NAME(width)(int size) { return TO_MULTIPLE((int64_t)1 << NUM_FIRST(size), NAME(PADDING)); }
 INLINE int64_t NAME(ld)(int size)
 {
     const int64_t width = NAME(width)(size);
-    return width >= 128 ? width + NAME(VEC) : width;
+    return width >= 128 ? width + NAME(PADDING) : width;
 }
 
 /* out[i] = exp(x[i] - offset), in which values under the least normal number are 0. */

@@ -15,6 +15,7 @@ MAY_IMPORT = {
 }
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 OTHERS = [p for folder in ("tests", "benchmarks", "examples", "scripts") for p in (ROOT / folder).rglob("*.py")]
+SOURCES = sorted((ROOT / "hybrid_attention" / "native").iterdir())
 every_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -84,6 +85,12 @@ def test_pytorch_lightning_is_imported_rather_than_lightning(path):
 def test_no_module_is_a_drawer_for_everything_or_longer_than_400_lines(path):
     assert path.stem not in ("utils", "util", "helpers", "common", "misc")
     assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_no_source_of_the_kernels_is_longer_than_400_lines_and_each_is_built(path):
+    assert len(path.read_text().splitlines()) <= 400
+    assert f"hybrid_attention/native/{path.name}" in (ROOT / "pyproject.toml").read_text()
 
 
 @every_module

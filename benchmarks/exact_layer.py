@@ -3,20 +3,23 @@
     python benchmarks/exact_layer.py [--batch 64] [--spins 4 8 12 16 20] [--rounds 15] [--threads 1]
 
 The input is causal, float32: a batch of T x T fields, of which query i sees the first i + 1. Compared are
-  exact   hybrid_attention.ExactLayer
+  exact   hybrid_attention.ExactLayer, by native kernels where they were compiled
+  tensor  the same by tensor operations, as with HYBRID_ATTENTION_NATIVE=0
   full    one softmax over N x 2^T energies with autograd, absent spins penalized, all rows at full length
   prefix  the same, one table for every prefix length, on its own states only
   softmax the softmax of the masked fields
+The floor is the time that the six matrix products of all rows take at the rate of a large float32 matrix product.
 Candidates take turns in every round, and medians are compared. A candidate whose energies would take more than 1 GiB
 runs on a smaller batch and is scaled, which the table marks with *. At last, whole training steps at T = 12,
 embed_dim 64.
 """
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +27,11 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, ExactLayer, SoftmaxAttention
+from hybrid_attention.native_rows import native_is_used
 
 _MOST_ENERGIES = 2**28
 _PENALTY = 1e4
+_SWITCH = "HYBRID_ATTENTION_NATIVE"
 
 
 def state_tables(num_spins: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,6 +79,20 @@ class PrefixTables(nn.Module):
         return torch.stack(parts, dim=-2)
 
 
+class TensorOperations(ExactLayer):
+    """The exact layer without native kernels."""
+
+    def forward(self, fields: Tensor, present: Tensor | None = None) -> Tensor:
+        before = os.environ.get(_SWITCH)
+        os.environ[_SWITCH] = "0"
+        try:
+            return super().forward(fields, present)
+        finally:
+            del os.environ[_SWITCH]
+            if before is not None:
+                os.environ[_SWITCH] = before
+
+
 class Softmax(nn.Module):
     """The softmax of the masked fields."""
 
@@ -110,6 +129,7 @@ def measure(num_spins: int, batch: int, rounds: int) -> None:
     present = torch.ones(num_spins, num_spins, dtype=torch.bool).tril()
     candidates: dict[str, tuple[nn.Module, int, int]] = {
         "exact": (ExactLayer(num_spins), batch, rounds),
+        "tensor": (TensorOperations(num_spins), batch, rounds),
         "softmax": (Softmax(), batch, rounds),
     }
     per_row = {"full": num_spins * 2**num_spins, "prefix": 2 ** (num_spins + 1)}
@@ -133,16 +153,29 @@ def measure(num_spins: int, batch: int, rounds: int) -> None:
     middle = {name: statistics.median(times[name]) * scales[name] for name in runs}
     memory = {name: peak_bytes(run) * scales[name] for name, run in runs.items()}
     cells = [f"{num_spins:3d}"]
-    for name in ("exact", "full", "prefix", "softmax"):
+    for name in ("exact", "tensor", "full", "prefix", "softmax"):
         if name not in runs:
-            cells.append(f"{'-':>30}")
+            cells.append(f"{'-':>40}")
             continue
         mark = "*" if scales[name] > 1 else " "
         ratio = f"{middle[name] / middle['exact']:8.2f}x {memory[name] / memory['exact']:7.2f}x"
         cells.append(
             f"{middle[name] * 1e3:9.2f}{mark}{memory[name] / 2**20:9.1f}{mark}" + (ratio if name != "exact" else "")
         )
+    cells.append(f"{floor_seconds(num_spins, batch) * 1e3:7.2f}")
     print(" | ".join(cells), flush=True)
+
+
+def floor_seconds(num_spins: int, batch: int) -> float:
+    """Return how long six multiplications and additions for each state of each row take at the least."""
+    states = batch * (2 ** (num_spins + 1) - 2)
+    return 12 * states / flops_per_second()
+
+
+@cache
+def flops_per_second(size: int = 1024) -> float:
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    return 2 * size**3 / min(seconds(lambda: a @ b) for _ in range(5))
 
 
 def training_step(rounds: int, num_spins: int = 12, embed_dim: int = 64, batch: int = 128) -> None:
@@ -188,7 +221,10 @@ def main() -> None:
     print(
         f"torch {torch.__version__}, {options.threads} thread(s), batch {options.batch}: ms, MiB, and both over exact's"
     )
-    print("  T |                exact |                                  full |  prefix | softmax")
+    native = native_is_used(torch.zeros(1), torch.zeros(1))
+    print(f"exact is computed by {'native kernels' if native else 'tensor operations'}")
+    titles = [f"{'exact':>20}", *(f"{name:>40}" for name in ("tensor", "full", "prefix", "softmax"))]
+    print(" | ".join(["  T", *titles, "  floor"]))
     for num_spins in options.spins:
         measure(num_spins, options.batch, options.rounds)
     training_step(2 * options.rounds)

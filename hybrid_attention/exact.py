@@ -10,6 +10,7 @@ from hybrid_attention.log_domain import LogDomainEnumeration
 from hybrid_attention.meet_in_the_middle import MeetInTheMiddle
 from hybrid_attention.native_rows import native_is_used, native_marginals
 from hybrid_attention.precision import full_precision
+from hybrid_attention.row_arrangement import arrange_rows
 from hybrid_attention.row_order import Bucket, RowOrder, plan_rows
 from hybrid_attention.row_tables import smallest_partition
 
@@ -70,48 +71,27 @@ class ExactLayer(IsingLayer):
 
 
 def broadcast_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None, leading: torch.Size) -> Tensor:
-    """Return the marginals of float32 or float64 input of checked shapes.
-
-    The leading dimensions become three: groups, along which the couplings vary; rows along which the set of present
-    spins varies; and rows that repeat both.
-    """
+    """Return the marginals of float32 or float64 input of checked shapes."""
     length = fields.shape[-1]
     if length == 0 or math.prod(leading) == 0:
         return fields.expand(*leading, length) * 1
-    dims = len(leading)
-    coupled = _aligned(couplings, dims, 2)
-    groups = [d for d in range(dims) if coupled.shape[d] > 1]
-    masked = None
-    if present is not None:
-        masked = _aligned(present, dims, 1)
-        shared = all(masked.shape[d] == 1 for d in groups)
-        masked = masked.expand(*(-1 if shared or d not in groups else leading[d] for d in range(dims)), length)
-    varied = [d for d in range(dims) if d not in groups and masked is not None and masked.shape[d] > 1]
-    repeats = [d for d in range(dims) if d not in groups and d not in varied]
-    order = [*varied, *groups, dims, *repeats]
-    sizes = [math.prod(leading[d] for d in part) for part in (varied, groups, repeats)]
-
-    rows = (fields if fields.shape[:-1] == leading else fields.expand(*leading, length)).permute(order)
+    if fields.shape[:-1] != leading:
+        fields = fields.expand(*leading, length)
+    arrangement = arrange_rows(leading, couplings.shape[:-2], None if present is None else present.shape[:-1])
+    if native_is_used(fields, couplings):
+        p = native_marginals(fields, couplings, present, arrangement)
+        if p is not None:
+            return p
     p = _group_marginals(
-        rows.reshape(sizes[0], sizes[1], length, sizes[2]),
-        coupled.reshape(sizes[1], length, length),
-        None if masked is None else masked.permute(order).reshape(sizes[0], -1, length, 1),
+        arrangement.rows(fields),
+        couplings.reshape(-1, length, length),
+        None if present is None else arrangement.mask(present, length),
     )
-    return p.view(rows.shape).permute([order.index(d) for d in range(dims + 1)])
-
-
-def _aligned(tensor: Tensor, dims: int, last: int) -> Tensor:
-    """Prepend dimensions of size 1 until there are `dims` leading ones."""
-    missing = dims + last - tensor.dim()
-    return tensor[(None,) * missing] if missing else tensor
+    return arrangement.restore(p)
 
 
 def _group_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None) -> Tensor:
     """Return p for fields (V, G, T, R), couplings (G, T, T), present (V, G or 1, T, 1), a few G at a time."""
-    if native_is_used(fields, couplings):
-        p = native_marginals(fields, couplings, present)
-        if p is not None:
-            return p
     groups, length = fields.shape[1:3]
     at_once = max(1, _PAIR_ENTRIES >> length)
     if groups <= at_once:

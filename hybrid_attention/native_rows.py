@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from hybrid_attention.row_arrangement import RowArrangement
 from hybrid_attention.row_sets import RowSet, share_tables, split_sets
 from hybrid_attention.row_tables import smallest_partition
 
@@ -43,13 +44,16 @@ def native_is_used(fields: Tensor, couplings: Tensor) -> bool:
     )
 
 
-def native_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None) -> Tensor | None:
-    """Return the exact marginals p (V, G, T, R), 0 at absent spins.
+def native_marginals(
+    fields: Tensor, couplings: Tensor, present: Tensor | None, arrangement: RowArrangement
+) -> Tensor | None:
+    """Return the exact marginals p (..., T), 0 at absent spins.
 
     Args:
-        fields: (V, G, T, R), in nats, as `native_is_used` takes them.
-        couplings: (G, T, T), in nats, of which the strict upper triangle is read.
-        present: bool (V, G or 1, T, 1), or None where all spins are.
+        fields: (..., T), in nats, as `native_is_used` takes them.
+        couplings: (..., T, T), in nats, of which the strict upper triangle is read.
+        present: bool (..., T), or None where all spins are.
+        arrangement: how these shapes, of which that of fields is the whole, become rows.
 
     Returns:
         p, or None if the partition function of a row underflows, or a present field or a coupling is not finite.
@@ -57,12 +61,12 @@ def native_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None) 
     Cost: about 6 2^t multiplications for a row of t spins, forward and backward; memory as meet_in_the_middle.py.
     Source: arXiv 2606.12478, the marginals of Boltzmann attention.
     """
-    plans = _plan(present, fields.shape, fields.dtype == torch.float64, torch.get_num_threads())
-    with_gradient = torch.is_grad_enabled() and (fields.requires_grad or couplings.requires_grad)
-    if not with_gradient:
-        p, _, least = _solve(fields, couplings.contiguous(), plans, save=False)
+    plans = _plan(present, arrangement, fields.shape[-1], fields.dtype == torch.float64, torch.get_num_threads())
+    if torch.is_grad_enabled() and (fields.requires_grad or couplings.requires_grad):
+        p, least = NativeRows.apply(fields, couplings, arrangement, plans)
     else:
-        p, least = NativeRows.apply(fields, couplings.contiguous(), plans)
+        rows, _, least = _solve(arrangement.rows(fields), couplings.contiguous(), plans, save=False)
+        p = arrangement.restore(rows)
     return p if least >= smallest_partition(p.dtype) else None
 
 
@@ -80,22 +84,26 @@ class Plan:
 
 
 class NativeRows(Function):
-    """The marginals of rows (V, G, T, R), and their least partition function, as a number."""
+    """The marginals of fields (..., T) and couplings, and their least partition function, as a number."""
 
     @staticmethod
-    def forward(ctx: Any, fields: Tensor, couplings: Tensor, plans: tuple[Plan, ...]) -> tuple[Tensor, float]:
+    def forward(
+        ctx: Any, fields: Tensor, couplings: Tensor, arrangement: RowArrangement, plans: tuple[Plan, ...]
+    ) -> tuple[Tensor, float]:
         """Return the marginals, and the least partition function, NaN if a field or a coupling is not finite."""
-        p, saved, least = _solve(fields, couplings, plans, save=True)
-        ctx.plans = plans
-        ctx.save_for_backward(fields, couplings, p, saved)
-        return p, least
+        rows, couplings = arrangement.rows(fields), couplings.contiguous()
+        p, saved, least = _solve(rows, couplings, plans, save=True)
+        ctx.arrangement, ctx.plans = arrangement, plans
+        ctx.save_for_backward(rows, couplings, p, saved)
+        return arrangement.restore(p), least
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, Tensor | None, None, None]:
         """Return the gradients for fields and couplings."""
         fields, couplings, p, saved = ctx.saved_tensors
         plans: tuple[Plan, ...] = ctx.plans
+        grad = ctx.arrangement.rows(grad)
         grad_fields = torch.zeros_like(fields)
         partial = None
         if ctx.needs_input_grad[1]:
@@ -116,7 +124,8 @@ class NativeRows(Function):
             )
 
         _on_threads(run, len(plans))
-        return grad_fields, None if partial is None else partial.sum(0).to(p.dtype), None
+        grad_couplings = None if partial is None else partial.sum(0).to(p.dtype)
+        return ctx.arrangement.restore(grad_fields), grad_couplings, None, None
 
 
 def _solve(
@@ -166,28 +175,32 @@ def _pool() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-def _plan(present: Tensor | None, shape: torch.Size, double: bool, threads: int) -> tuple[Plan, ...]:
+def _plan(
+    present: Tensor | None, arrangement: RowArrangement, length: int, double: bool, threads: int
+) -> tuple[Plan, ...]:
     """Return what each thread solves. Masks of a few thousand entries, such as the causal one, are remembered."""
     if present is None:
-        return _remembered_plan(None, tuple(shape), double, threads)
+        return _remembered_plan(None, torch.Size(), arrangement, length, double, threads)
     if present.numel() > _LARGEST_REMEMBERED_MASK:
-        places = 2 ** torch.arange(shape[2])
-        masks = (present.squeeze(3) * places).sum(2).T.tolist()
-        return _cut_plan(masks, tuple(shape), double, threads)
-    return _remembered_plan(present.numpy().tobytes(), tuple(shape), double, threads)
+        return _cut_plan(present, arrangement, length, double, threads)
+    return _remembered_plan(present.numpy().tobytes(), present.shape, arrangement, length, double, threads)
 
 
 @lru_cache(maxsize=256)
-def _remembered_plan(content: bytes | None, shape: tuple[int, ...], double: bool, threads: int) -> tuple[Plan, ...]:
-    rows, _, length, _ = shape
-    if content is None:
-        return _cut_plan([[(1 << length) - 1] * rows], shape, double, threads)
-    masks = [sum(content[start + j] << j for j in range(length)) for start in range(0, len(content), length)]
-    groups = len(masks) // rows
-    return _cut_plan([masks[group::groups] for group in range(groups)], shape, double, threads)
+def _remembered_plan(
+    mask: bytes | None, shape: torch.Size, arrangement: RowArrangement, length: int, double: bool, threads: int
+) -> tuple[Plan, ...]:
+    present = None if mask is None else torch.frombuffer(bytearray(mask), dtype=torch.bool).view(shape)
+    return _cut_plan(present, arrangement, length, double, threads)
 
 
-def _cut_plan(masks: list[list[int]], shape: tuple[int, ...], double: bool, threads: int) -> tuple[Plan, ...]:
-    _, groups, length, repeats = shape
+def _cut_plan(
+    present: Tensor | None, arrangement: RowArrangement, length: int, double: bool, threads: int
+) -> tuple[Plan, ...]:
+    rows, groups, repeats = arrangement.sizes
+    masks = [[(1 << length) - 1] * rows]
+    if present is not None:
+        bits = arrangement.mask(present, length).squeeze(3) * 2 ** torch.arange(length)
+        masks = bits.sum(2).T.tolist()
     sets = share_tables(masks, groups, repeats)
     return tuple(Plan(share, repeats, length, double) for share in split_sets(sets, threads))

@@ -10,6 +10,7 @@ from oracle import causal_mask, draw, draw_mask, largest_difference, marginals_b
 import hybrid_attention.native_rows as native_rows
 import hybrid_attention.row_sets as row_sets
 from hybrid_attention import exact_marginals
+from hybrid_attention.row_arrangement import arrange_rows
 
 pytestmark = needs_native_kernels
 row_kernels = native_rows.row_kernels
@@ -118,10 +119,11 @@ def test_strong_fields_and_couplings(fields, couplings, mask, dtype):
 
 
 def test_a_batch_with_a_row_that_underflows_is_given_to_the_tensor_operations():
-    h, J = torch.zeros(2, 1, 8, 1), torch.full((1, 8, 8), 10.0)
-    h[1, 0, :, 0] = 40.0 * (1 - 2 * (torch.arange(8) % 2))
-    assert native_rows.native_marginals(h[:1], J, None) is not None
-    assert native_rows.native_marginals(h, J, None) is None
+    h, J = torch.zeros(2, 8), torch.full((8, 8), 10.0)
+    h[1] = 40.0 * (1 - 2 * (torch.arange(8) % 2))
+    for rows, underflows in ((h[:1], False), (h, True)):
+        p = native_rows.native_marginals(rows, J, None, arrange_rows(rows.shape[:-1], J.shape[:-2], None))
+        assert (p is None) == underflows
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "holes"])
@@ -139,13 +141,12 @@ def test_threads_share_the_work_and_give_the_same_numbers(threads, mask):
 
 def test_little_work_stays_on_one_thread(threads, monkeypatch):
     threads(2)
-    shape = torch.Size((12, 1, 12, 64))
-    present = causal_mask(12).view(12, 1, 12, 1)
-    assert len(native_rows._plan(present, shape, False, 2)) == 2
+    present, arrangement = causal_mask(12), arrange_rows(torch.Size((64, 12)), torch.Size(), torch.Size((12,)))
+    assert len(native_rows._plan(present, arrangement, 12, False, 2)) == 2
     monkeypatch.undo()
     monkeypatch.setattr(row_sets, "_LEAST_THREADED_COST", 2**30)
     native_rows._remembered_plan.cache_clear()
-    assert len(native_rows._plan(present, shape, False, 2)) == 1
+    assert len(native_rows._plan(present, arrangement, 12, False, 2)) == 1
 
 
 @pytest.mark.parametrize("saved", [0, 2**22])

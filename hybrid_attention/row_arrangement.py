@@ -47,8 +47,9 @@ class RowArrangement:
     def mask(self, present: Tensor, length: int) -> Tensor:
         """Arrange which of `length` spins are present: (..., T) -> (V, G, T, 1), (V, 1, T, 1) where groups share it."""
         masked = present[(None,) * (len(self.leading) + 1 - present.dim())]
-        apart = [d for d in self.groups if any(masked.shape[d] > 1 for d in self.groups)]
-        masked = masked.expand(*(self.leading[d] if d in apart else -1 for d in range(len(self.leading))), length)
+        shared = all(masked.shape[d] == 1 for d in self.groups)
+        sizes = [-1 if shared or d not in self.groups else size for d, size in enumerate(self.leading)]
+        masked = masked.expand(*sizes, length)
         return masked.permute(self.order).reshape(self.sizes[0], -1, length, 1)
 
 

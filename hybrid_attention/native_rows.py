@@ -5,6 +5,7 @@ with HYBRID_ATTENTION_NATIVE=0 in the environment, tensor operations compute the
 """
 
 import os
+import warnings
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,23 @@ except ImportError:
 _Result = TypeVar("_Result")
 _SAVED_ENTRIES = 2**22
 _LARGEST_REMEMBERED_MASK = 4096
+_INTERFACE = 1
+
+
+def interface_fits(kernels: Any) -> bool:
+    """Return whether kernels were compiled from sources that this module fits, and warn if not."""
+    fits = getattr(kernels, "interface", lambda: 0)() == _INTERFACE
+    if not fits:
+        warnings.warn(
+            "The kernels of the exact layer were compiled from other sources than these, so tensor operations are used "
+            "in their place: install the package again.",
+            stacklevel=2,
+        )
+    return fits
+
+
+if row_kernels is not None and not interface_fits(row_kernels):
+    row_kernels = None  # type: ignore[assignment]
 
 
 def native_is_used(fields: Tensor, couplings: Tensor) -> bool:

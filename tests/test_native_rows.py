@@ -1,6 +1,7 @@
 """The native kernels give the numbers of the tensor operations, on every instruction set that the processor has."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -185,6 +186,14 @@ def test_without_compiled_kernels_tensor_operations_compute_the_same(monkeypatch
     expected = exact_marginals(h, J, causal_mask(5))
     monkeypatch.setattr(native_rows, "row_kernels", None)
     assert largest_difference(exact_marginals(h, J, causal_mask(5)), expected) < 1e-12
+
+
+def test_kernels_compiled_from_other_sources_are_left_out_with_a_warning():
+    assert native_rows.interface_fits(row_kernels)
+    older = SimpleNamespace(interface=lambda: row_kernels.interface() - 1)
+    for kernels in (older, SimpleNamespace()):
+        with pytest.warns(UserWarning, match="install the package again"):
+            assert not native_rows.interface_fits(kernels)
 
 
 @both_precisions

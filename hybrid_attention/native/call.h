@@ -27,6 +27,9 @@ typedef struct {
 
 enum { PLAN_HEADER = 3, SET_HEADER = 5 };
 
+/* Raised with every change of what Python hands over, so that a build from older sources is not called. */
+enum { INTERFACE = 1 };
+
 /* Read the set at `entry` of a plan, and return where the next one begins. */
 static inline const int64_t *read_set(const int64_t *entry, row_set *set)
 {

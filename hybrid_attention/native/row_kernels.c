@@ -224,11 +224,19 @@ static PyObject *use_instruction_set(PyObject *module, PyObject *name)
     return PyErr_Format(PyExc_ValueError, "%R is none of the instruction sets of this processor", name);
 }
 
+static PyObject *interface_number(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(INTERFACE);
+}
+
 static PyMethodDef methods[] = {
     {"solve", (PyCFunction)(void (*)(void))solve, METH_FASTCALL, "Write the marginals; return the least Z."},
     {"gradient", (PyCFunction)(void (*)(void))gradient, METH_FASTCALL, "Write dL/dh, and add dL/dJ."},
     {"entries", (PyCFunction)(void (*)(void))entries, METH_FASTCALL, "Count what a plan saves and takes as scratch."},
     {"exponentials", (PyCFunction)(void (*)(void))exponentials, METH_FASTCALL, "Write exp(x), for the tests."},
+    {"interface", interface_number, METH_NOARGS, "Number what Python hands over, as call.h does."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "Name those that the processor has, the best first."},
     {"use_instruction_set", use_instruction_set, METH_O, "Use one of instruction_sets(); at first it is the best."},
     {NULL, NULL, 0, NULL},

@@ -1,11 +1,16 @@
 """The layers under test: a new layer adds to LAYERS how it is built, and the contract and attention tests run on it."""
 
+import os
+
 import pytest
 import torch
 from oracle import draw
 
 import hybrid_attention.native_rows
 from hybrid_attention import DQALayer, ExactLayer, FieldsOnlyLayer, LinearSchedule
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers take all processors
 
 SCHEDULE = LinearSchedule(3, 3.0)
 LAYERS = {

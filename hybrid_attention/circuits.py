@@ -130,6 +130,11 @@ class QuenchCircuits:
         self.readout_errors = None
         self.num_run = 0
 
+    def use(self, schedule: Schedule) -> None:
+        """Make circuits of another schedule from now on."""
+        self.schedule = schedule
+        self.made.clear()
+
     def run(self, queries: Sequence[Queries]) -> list[Tensor]:
         """Return what is measured, (H, rows, 2^T) probabilities or (H, rows, T) of <Z>, for each of the queries.
 

@@ -1,5 +1,6 @@
 """The quantum layer: marginals from the Trotterized diabatic annealing circuit on any PennyLane device."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from hybrid_attention.circuit_sizes import choose_sizes, reaches
 from hybrid_attention.circuits import QuenchCircuits, Queries, distinct, present_pairs
 from hybrid_attention.clipping import clip_fields
 from hybrid_attention.covariance import covariance_marginals, occupied, standard_errors, weight_standard_errors
+from hybrid_attention.free_schedule import FreeSchedule
 from hybrid_attention.gradient_methods import shifted_circuits
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.precision import without_autocast
@@ -128,6 +130,33 @@ class DQALayer(IsingLayer):
         self._circuits.max_circuits = limit
 
     @property
+    def beta_scale(self) -> tuple[float, float]:
+        """What the schedule's beta_h and beta_J are multiplied by; (1, 1) unless `rescale` set others."""
+        betas, given = self.rescaled_schedule, self.schedule
+        return betas.beta_h / given.beta_h, betas.beta_J / given.beta_J
+
+    @property
+    def rescaled_schedule(self) -> Schedule:
+        """The schedule with the inverse temperatures that fields and couplings are divided by."""
+        return self._circuits.schedule
+
+    def rescale(self, beta_h: float, beta_J: float) -> None:
+        """Divide fields by beta_h and couplings by beta_J from now on, beyond the division by the schedule's own.
+
+        Both are measured inverse temperatures, such as those of `likelihood_betas`. They replace those of an earlier
+        call, are no parameters, and are not in the state_dict.
+
+        Raises:
+            ValueError: if one of them is not positive and finite.
+        """
+        if not all(0 < beta < math.inf for beta in (beta_h, beta_J)):
+            raise ValueError(f"beta_h={beta_h} and beta_J={beta_J} were given: give two positive, finite numbers.")
+        betas = (self.schedule.beta_h * beta_h, self.schedule.beta_J * beta_J)
+        given = (beta_h, beta_J) == (1, 1)
+        self._circuits.use(self.schedule if given else FreeSchedule.from_angles(self.schedule.angles(), betas))
+        self.max_field = self.rescaled_schedule.max_field
+
+    @property
     def circuits_run(self) -> int:
         """How many circuits the layer has submitted."""
         return self._circuits.num_run
@@ -196,7 +225,7 @@ class DQALayer(IsingLayer):
         """Return the settings, for repr."""
         return (
             f"{super().extra_repr()}, device={self.device!r}, shots={self.shots}, gradient={self.gradient!r}, "
-            f"schedule={self.schedule}"
+            f"schedule={self.schedule}" + ("" if self.beta_scale == (1, 1) else f", beta_scale={self.beta_scale}")
         )
 
     def __getstate__(self) -> dict[str, Any]:

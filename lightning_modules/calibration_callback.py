@@ -13,6 +13,7 @@ from hybrid_attention.instances import MAX_ENUMERATED
 from lightning_modules.checkpoint_instances import group_rows, record_models
 
 _SHOTS = 1000
+_LEAST_SCALE, _MOST_SCALE = 0.5, 2.0
 
 
 class CalibrationCallback(pl.Callback):
@@ -25,6 +26,11 @@ class CalibrationCallback(pl.Callback):
     range where the schedule is a good sampler. With more than 14 positions nothing is enumerated: the inverse
     temperatures are those of greatest pseudo-likelihood of samples, and there is no KL and no error.
 
+    With `rescale`, each layer then divides its fields and couplings by these inverse temperatures, on top of the
+    divisions before, so that it follows what training does to them; `calibration_beta_h_scale_n` and
+    `calibration_beta_J_scale_n` are the product of all divisors so far, held between 1/2 and 2. An inverse temperature
+    that is not positive, or has no value because there are no couplings, changes nothing. Checkpoints keep the divisors.
+
     Args:
         every_n_steps: training steps between two comparisons, 1 or more.
         count: queries to compare, at most.
@@ -32,9 +38,11 @@ class CalibrationCallback(pl.Callback):
             default.
         device_options: further options of the device.
         shots: samples for each query; exact probabilities without, or 1,000 samples with more than 14 positions.
+        rescale: divide by the inverse temperatures that were measured.
 
     Raises:
-        ValueError: if every_n_steps or count is not positive, or the shots do not fit the device.
+        ValueError: if every_n_steps or count is not positive, or the shots do not fit the device; at the start of
+            training, if layers are to be rescaled and none is a DQALayer.
 
     Cost: `count` circuits for each layer and comparison.
     """
@@ -46,15 +54,25 @@ class CalibrationCallback(pl.Callback):
         device: str = DEFAULT_DEVICE,
         device_options: dict[str, Any] | None = None,
         shots: int | None = None,
+        rescale: bool = False,
     ) -> None:
         if every_n_steps < 1 or count < 1:
             raise ValueError(f"every_n_steps={every_n_steps} and count={count} were given: give 1 or more of both.")
         self.every_n_steps = every_n_steps
         self.count = count
+        self.rescale = rescale
         self.annealer = Annealer(device, shots, device_options)
         self.sampler = Annealer(device, _SHOTS if shots is None else shots, device_options)
         self._seen: list[list[tuple[Tensor, Tensor, Tensor]]] = []
         self._hooks: list[Any] = []
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Raise ValueError if there is nothing to rescale."""
+        if self.rescale and not any(isinstance(module, DQALayer) for module in pl_module.modules()):
+            raise ValueError(
+                "rescale=True of a CalibrationCallback was given to a model without a DQALayer, which has no inverse "
+                "temperatures: leave it out, or take a quantum layer."
+            )
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -77,7 +95,10 @@ class CalibrationCallback(pl.Callback):
         self._hooks = []
         layers = [module for module in pl_module.modules() if isinstance(module, DQALayer)]
         for number, (layer, seen) in enumerate(zip(layers, self._seen, strict=False)):
-            for name, value in self.measure(layer, seen).items():
+            found = self.measure(layer, seen)
+            if self.rescale and found:
+                found |= rescaled(layer, found["beta_h"], found["beta_J"])
+            for name, value in found.items():
                 pl_module.log(f"calibration_{name}_{number}", value)
         self._seen = []
 
@@ -90,12 +111,22 @@ class CalibrationCallback(pl.Callback):
             return {}
         models = groups[-1]
         if models.num_spins > MAX_ENUMERATED:
-            betas = pseudo_likelihood_betas(models, self.sampler.samples(models, layer.schedule, layer.clip))
+            betas = pseudo_likelihood_betas(models, self.sampler.samples(models, layer.rescaled_schedule, layer.clip))
             return {"beta_h": betas.beta_h, "beta_J": betas.beta_J}
-        found = compare(models, self.annealer(models, layer.schedule, layer.clip), self.annealer.shots)
+        found = compare(models, self.annealer(models, layer.rescaled_schedule, layer.clip), self.annealer.shots)
         return {
             "beta_h": found.betas.beta_h,
             "beta_J": found.betas.beta_J,
             "kl": found.kl,
             "rms_error": found.rms_error,
         }
+
+
+def rescaled(layer: DQALayer, beta_h: float, beta_J: float) -> dict[str, float]:
+    """Divide what a layer gives its circuits by measured inverse temperatures too; return its divisors by name."""
+    scales = [
+        min(max(scale * beta, _LEAST_SCALE), _MOST_SCALE) if beta > 0 else scale
+        for scale, beta in zip(layer.beta_scale, (beta_h, beta_J), strict=True)
+    ]
+    layer.rescale(*scales)
+    return {"beta_h_scale": scales[0], "beta_J_scale": scales[1]}

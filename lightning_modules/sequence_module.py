@@ -12,8 +12,10 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from datamodules.bracket_words import NOT_SCORED
-from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, IsingLayer, SoftmaxAttention
+from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, DQALayer, IsingLayer, SoftmaxAttention
 from lightning_modules.layer_factories import LayerFactory, class_path, to_factory, to_plain
+
+_RESCALED = "rescaled_layers"
 
 
 class SequenceModule(pl.LightningModule):
@@ -117,8 +119,20 @@ class SequenceModule(pl.LightningModule):
         """Return the Ising layers, one for each block; none with softmax attention."""
         return [module for module in self.modules() if isinstance(module, IsingLayer)]
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep by what the layers divide their inverse temperatures, and the schedules that this was measured for."""
+        checkpoint[_RESCALED] = [
+            {"schedule": repr(layer.schedule), "beta_scale": list(layer.beta_scale)}
+            if isinstance(layer, DQALayer) and layer.beta_scale != (1, 1)
+            else None
+            for layer in self.ising_layers()
+        ]
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raise ValueError where the weights, the vocabulary or the schedule of a checkpoint do not fit."""
+        """Raise ValueError where the weights, the vocabulary or the schedule of a checkpoint do not fit.
+
+        Quantum layers of the annealing schedule that a checkpoint was rescaled for are rescaled as it was.
+        """
         saved = checkpoint.get("hyper_parameters", {})
         if saved.get("vocabulary", self.hparams.get("vocabulary")) != self.hparams.get("vocabulary"):
             raise ValueError(
@@ -143,6 +157,10 @@ class SequenceModule(pl.LightningModule):
                     f"The schedule of the checkpoint has {before} steps and this run {now}: a one-cycle schedule ends "
                     f"where it was meant to, so set trainer.max_steps={before}, or train anew."
                 )
+
+        for layer, kept in zip(self.ising_layers(), checkpoint.get(_RESCALED, []), strict=False):
+            if kept and isinstance(layer, DQALayer) and repr(layer.schedule) == kept["schedule"]:
+                layer.rescale(*kept["beta_scale"])
 
     def on_fit_start(self) -> None:
         """Say what is trained, on which layer and device."""

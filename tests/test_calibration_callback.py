@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import pytorch_lightning as pl
@@ -13,6 +14,7 @@ from hybrid_attention.annealing import Annealer
 from hybrid_attention.calibration import compare
 from hybrid_attention.instances import draw_instances
 from lightning_modules import BracketMatcher, CalibrationCallback
+from lightning_modules.calibration_callback import rescaled
 from lightning_modules.cli import main
 
 SCHEDULE = LinearSchedule(6, 7.5)
@@ -98,6 +100,80 @@ def test_training_is_not_changed():
     other, _ = train(partial(DQALayer, schedule=SCHEDULE), pl.Callback())
     for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def rows_of(layer, models):
+    matrix = layer.coupling_matrix().detach().expand(len(models), *layer.coupling_matrix().shape[1:])
+    return [(models.fields, torch.ones_like(models.fields, dtype=torch.bool), matrix)]
+
+
+def test_rescaling_brings_the_inverse_temperatures_nearer_to_one():
+    models = draw_instances(5, 40, 1.0, 0.0, seed=2)
+    layer, callback = DQALayer(5, schedule=SCHEDULE).double(), CalibrationCallback(count=40)
+    with torch.no_grad():
+        layer.couplings.normal_(0, 0.5, generator=torch.Generator().manual_seed(3))
+    seen = rows_of(layer, models)
+    distances, before = [], callback.measure(layer, seen)
+    for _ in range(4):
+        found = callback.measure(layer, seen)
+        distances.append(max(abs(found["beta_h"] - 1), abs(found["beta_J"] - 1)))
+        scales = rescaled(layer, found["beta_h"], found["beta_J"])
+    print(f"distances from 1: {distances}")
+    assert distances[0] > 0.05
+    assert all(after < 0.6 * before for before, after in pairwise(distances))
+    assert (scales["beta_h_scale"], scales["beta_J_scale"]) == pytest.approx(layer.beta_scale)
+    assert callback.measure(layer, seen)["kl"] < before["kl"]
+
+
+def test_what_is_rescaled_is_what_the_layer_gives_its_circuits():
+    layer, other = DQALayer(3, schedule=SCHEDULE, clip=False).double(), DQALayer(3, schedule=SCHEDULE, clip=False)
+    other.double()
+    fields = draw_instances(3, 5, 0.7, 0.0, seed=4).fields[:, None]
+    with torch.no_grad():
+        layer.couplings.normal_(0, 0.3, generator=torch.Generator().manual_seed(5))
+        other.couplings.copy_(layer.couplings / 0.7)
+        layer(fields)
+        layer.rescale(1.25, 0.7)
+        torch.testing.assert_close(layer(fields), other(fields / 1.25))
+    assert layer.max_field == pytest.approx(1.25 * other.max_field, rel=1e-3)
+    assert set(layer.state_dict()) == {"couplings"}
+    layer.rescale(1.0, 1.0)
+    torch.testing.assert_close(layer.max_field, other.max_field)
+
+
+@pytest.mark.parametrize("betas", [(0.0, 1.0), (1.0, -1.0), (math.nan, 1.0), (1.0, math.inf)])
+def test_a_layer_is_not_rescaled_by_what_is_no_inverse_temperature(betas):
+    layer = DQALayer(2, schedule=SCHEDULE)
+    with pytest.raises(ValueError, match="give two positive, finite numbers"):
+        layer.rescale(*betas)
+    assert layer.beta_scale == (1, 1)
+
+
+def test_fits_without_a_value_change_nothing_and_large_ones_are_bounded():
+    layer = DQALayer(2, schedule=SCHEDULE)
+    assert rescaled(layer, 1.1, math.nan) == {"beta_h_scale": pytest.approx(1.1), "beta_J_scale": 1.0}
+    assert rescaled(layer, -0.3, 50.0) == {"beta_h_scale": pytest.approx(1.1), "beta_J_scale": 2.0}
+
+
+def test_checkpoints_keep_the_divisors_for_the_schedule_they_were_measured_for(tmp_path):
+    callback = CalibrationCallback(every_n_steps=1, rescale=True)
+    model, steps = train(partial(DQALayer, schedule=SCHEDULE), callback)
+    (layer,) = model.ising_layers()
+    assert layer.beta_scale[0] != 1
+    assert steps[-1]["calibration_beta_h_scale_0"] == pytest.approx(layer.beta_scale[0])
+    assert steps[-1]["calibration_beta_J_scale_0"] == pytest.approx(layer.beta_scale[1])
+    path = tmp_path / "rescaled.ckpt"
+    model.trainer.save_checkpoint(path)
+    again = BracketMatcher.load_from_checkpoint(path)
+    assert again.ising_layers()[0].beta_scale == pytest.approx(layer.beta_scale)
+    for other in (partial(DQALayer, schedule=LinearSchedule(4, 5.0)), ExactLayer):
+        (loaded,) = BracketMatcher.load_from_checkpoint(path, layer=other).ising_layers()
+        assert getattr(loaded, "beta_scale", (1, 1)) == (1, 1)
+
+
+def test_rescaling_without_a_quantum_layer_is_refused():
+    with pytest.raises(ValueError, match="a model without a DQALayer"):
+        train(ExactLayer, CalibrationCallback(rescale=True))
 
 
 @pytest.mark.parametrize("settings", [{"every_n_steps": 0}, {"count": 0}, {"shots": 1}, {"device": "qiskit.aer"}])

@@ -1,5 +1,6 @@
 """A callback that logs how Boltzmann the annealing is while a model trains."""
 
+import math
 from typing import Any
 
 import pytorch_lightning as pl
@@ -27,9 +28,9 @@ class CalibrationCallback(pl.Callback):
     temperatures are those of greatest pseudo-likelihood of samples, and there is no KL and no error.
 
     With `rescale`, each layer then divides its fields and couplings by these inverse temperatures, on top of the
-    divisions before, so that it follows what training does to them; `calibration_beta_h_scale_n` and
+    divisions before, unless this makes the error of the same queries larger; `calibration_beta_h_scale_n` and
     `calibration_beta_J_scale_n` are the product of all divisors so far, held between 1/2 and 2. An inverse temperature
-    that is not positive, or has no value because there are no couplings, changes nothing. Checkpoints keep the divisors.
+    that is not positive, or has no value as there are no couplings, changes nothing. Checkpoints keep the divisors.
 
     Args:
         every_n_steps: training steps between two comparisons, 1 or more.
@@ -44,7 +45,7 @@ class CalibrationCallback(pl.Callback):
         ValueError: if every_n_steps or count is not positive, or the shots do not fit the device; at the start of
             training, if layers are to be rescaled and none is a DQALayer.
 
-    Cost: `count` circuits for each layer and comparison.
+    Cost: `count` circuits for each layer and comparison, twice as many with `rescale`.
     """
 
     def __init__(
@@ -97,10 +98,24 @@ class CalibrationCallback(pl.Callback):
         for number, (layer, seen) in enumerate(zip(layers, self._seen, strict=False)):
             found = self.measure(layer, seen)
             if self.rescale and found:
-                found |= rescaled(layer, found["beta_h"], found["beta_J"])
+                found |= self.follow(layer, seen, found)
             for name, value in found.items():
                 pl_module.log(f"calibration_{name}_{number}", value)
         self._seen = []
+
+    def follow(
+        self, layer: DQALayer, seen: list[tuple[Tensor, Tensor, Tensor]], found: dict[str, float]
+    ) -> dict[str, float]:
+        """Rescale a layer by what `measure` found, unless that makes it worse; return its divisors by name.
+
+        Beyond its range a circuit that is given more samples at even lower inverse temperatures, and following these
+        would run away: worse is a larger rms error, or inverse temperatures further from 1 where there is no error.
+        """
+        before = layer.beta_scale
+        layer.rescale(*_times(before, (found["beta_h"], found["beta_J"])))
+        if not _badness(self.measure(layer, seen)) < _badness(found):
+            layer.rescale(*before)
+        return dict(zip(("beta_h_scale", "beta_J_scale"), layer.beta_scale, strict=True))
 
     def measure(self, layer: DQALayer, seen: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:
         """Return what is logged of a layer, by name, for rows as `record_models` keeps them."""
@@ -122,11 +137,14 @@ class CalibrationCallback(pl.Callback):
         }
 
 
-def rescaled(layer: DQALayer, beta_h: float, beta_J: float) -> dict[str, float]:
-    """Divide what a layer gives its circuits by measured inverse temperatures too; return its divisors by name."""
-    scales = [
-        min(max(scale * beta, _LEAST_SCALE), _MOST_SCALE) if beta > 0 else scale
-        for scale, beta in zip(layer.beta_scale, (beta_h, beta_J), strict=True)
-    ]
-    layer.rescale(*scales)
-    return {"beta_h_scale": scales[0], "beta_J_scale": scales[1]}
+def _times(scales: tuple[float, float], betas: tuple[float, float]) -> list[float]:
+    """Return the product, bounded; an inverse temperature that is not positive or not a number counts as 1."""
+    products = (scale * (beta if beta > 0 else 1) for scale, beta in zip(scales, betas, strict=True))
+    return [min(max(product, _LEAST_SCALE), _MOST_SCALE) for product in products]
+
+
+def _badness(found: dict[str, float]) -> float:
+    if "rms_error" in found:
+        return found["rms_error"]
+    betas = (found["beta_h"], found["beta_J"])
+    return sum((math.log(beta) ** 2 if beta > 0 else math.inf) for beta in betas if not math.isnan(beta))

@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from itertools import pairwise
 
 import pytest
 import pytorch_lightning as pl
@@ -14,7 +13,6 @@ from hybrid_attention.annealing import Annealer
 from hybrid_attention.calibration import compare
 from hybrid_attention.instances import draw_instances
 from lightning_modules import BracketMatcher, CalibrationCallback
-from lightning_modules.calibration_callback import rescaled
 from lightning_modules.cli import main
 
 SCHEDULE = LinearSchedule(6, 7.5)
@@ -108,21 +106,30 @@ def rows_of(layer, models):
 
 
 def test_rescaling_brings_the_inverse_temperatures_nearer_to_one():
-    models = draw_instances(5, 40, 1.0, 0.0, seed=2)
     layer, callback = DQALayer(5, schedule=SCHEDULE).double(), CalibrationCallback(count=40)
     with torch.no_grad():
-        layer.couplings.normal_(0, 0.5, generator=torch.Generator().manual_seed(3))
-    seen = rows_of(layer, models)
-    distances, before = [], callback.measure(layer, seen)
-    for _ in range(4):
-        found = callback.measure(layer, seen)
-        distances.append(max(abs(found["beta_h"] - 1), abs(found["beta_J"] - 1)))
-        scales = rescaled(layer, found["beta_h"], found["beta_J"])
-    print(f"distances from 1: {distances}")
-    assert distances[0] > 0.05
-    assert all(after < 0.6 * before for before, after in pairwise(distances))
-    assert (scales["beta_h_scale"], scales["beta_J_scale"]) == pytest.approx(layer.beta_scale)
-    assert callback.measure(layer, seen)["kl"] < before["kl"]
+        layer.couplings.normal_(0, 0.3, generator=torch.Generator().manual_seed(4))
+    seen = rows_of(layer, draw_instances(5, 40, 1.0, 0.0, seed=2))
+    before = callback.measure(layer, seen)
+    scales = callback.follow(layer, seen, before)
+    after = callback.measure(layer, seen)
+    assert abs(before["beta_h"] - 1) > 0.05
+    for name in ("beta_h", "beta_J"):
+        assert scales[f"{name}_scale"] == pytest.approx(before[name])
+        assert abs(after[name] - 1) < 0.2 * abs(before[name] - 1)
+    assert after["rms_error"] < before["rms_error"]
+
+
+def test_rescaling_that_makes_the_error_larger_is_undone():
+    """Beyond the range of a schedule, a circuit that is given more samples at a lower inverse temperature still."""
+    layer, callback = DQALayer(5, schedule=SCHEDULE).double(), CalibrationCallback(count=40)
+    with torch.no_grad():
+        layer.couplings.normal_(0, 2.0, generator=torch.Generator().manual_seed(3))
+    seen = rows_of(layer, draw_instances(5, 40, 2.0, 0.0, seed=2))
+    before = callback.measure(layer, seen)
+    assert before["beta_J"] < 0.7
+    assert callback.follow(layer, seen, before) == {"beta_h_scale": 1.0, "beta_J_scale": 1.0}
+    assert callback.measure(layer, seen) == before
 
 
 def test_what_is_rescaled_is_what_the_layer_gives_its_circuits():
@@ -149,17 +156,20 @@ def test_a_layer_is_not_rescaled_by_what_is_no_inverse_temperature(betas):
     assert layer.beta_scale == (1, 1)
 
 
-def test_fits_without_a_value_change_nothing_and_large_ones_are_bounded():
-    layer = DQALayer(2, schedule=SCHEDULE)
-    assert rescaled(layer, 1.1, math.nan) == {"beta_h_scale": pytest.approx(1.1), "beta_J_scale": 1.0}
-    assert rescaled(layer, -0.3, 50.0) == {"beta_h_scale": pytest.approx(1.1), "beta_J_scale": 2.0}
+def test_fits_without_a_value_change_nothing_and_large_ones_are_bounded(monkeypatch):
+    layer, callback = DQALayer(2, schedule=SCHEDULE), CalibrationCallback()
+    monkeypatch.setattr(callback, "measure", lambda *given: {"beta_h": 1.0, "beta_J": math.nan})
+    found = callback.follow(layer, [], {"beta_h": 1.1, "beta_J": math.nan})
+    assert found == {"beta_h_scale": pytest.approx(1.1), "beta_J_scale": 1.0}
+    found = callback.follow(layer, [], {"beta_h": -0.3, "beta_J": 50.0})
+    assert found == {"beta_h_scale": pytest.approx(1.1), "beta_J_scale": 2.0}
 
 
 def test_checkpoints_keep_the_divisors_for_the_schedule_they_were_measured_for(tmp_path):
     callback = CalibrationCallback(every_n_steps=1, rescale=True)
     model, steps = train(partial(DQALayer, schedule=SCHEDULE), callback)
     (layer,) = model.ising_layers()
-    assert layer.beta_scale[0] != 1
+    assert layer.beta_scale != (1, 1)
     assert steps[-1]["calibration_beta_h_scale_0"] == pytest.approx(layer.beta_scale[0])
     assert steps[-1]["calibration_beta_J_scale_0"] == pytest.approx(layer.beta_scale[1])
     path = tmp_path / "rescaled.ckpt"

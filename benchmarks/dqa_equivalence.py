@@ -24,8 +24,6 @@ Every run is a row of runs.csv in the folder as soon as it has ended, and is not
 """
 
 import argparse
-import csv
-import hashlib
 import logging
 import math
 import statistics
@@ -37,11 +35,12 @@ from typing import NamedTuple
 
 import pytorch_lightning as pl
 import torch
+from kept_rows import append, read
+from schedule_keys import schedule_key
 from tost import Equivalence, equivalence
 
 from datamodules import BracketDataModule, TinyShakespeareDataModule
 from hybrid_attention import DQALayer, ExactLayer, IsingLayer
-from hybrid_attention.schedules import Schedule
 from lightning_modules import BracketMatcher, CharLanguageModel
 
 T = 8
@@ -165,15 +164,9 @@ def trainer_of(steps: int) -> pl.Trainer:
     )
 
 
-def schedule_key(schedule: Schedule) -> str:
-    """Return a name of a schedule that tells other angles of the same class apart."""
-    numbers = [*schedule.angles().flatten().tolist(), schedule.beta_h, schedule.beta_J]
-    return f"{schedule} {hashlib.sha256(repr(numbers).encode()).hexdigest()[:8]}"
-
-
 def run_all(settings: Iterable[Setting], seeds: Iterable[int], path: Path) -> None:
     """Run what the CSV file does not hold yet, seed by seed, and add each result to it as it comes."""
-    ended = {(result.setting, result.seed, result.trained_on) for result in read(path)}
+    ended = {(result.setting, result.seed, result.trained_on) for result in read(path, Result)}
     wanted = [(seed, setting, method) for seed in seeds for setting in settings for method in LAYERS]
     left = [run for run in wanted if (run[1], run[0], run[2]) not in ended]
     print(f"{len(wanted) - len(left)} of {len(wanted)} runs are in {path}")
@@ -190,24 +183,6 @@ def run_all(settings: Iterable[Setting], seeds: Iterable[int], path: Path) -> No
             f"{len(left) - number} runs, {minutes:.0f} min left",
             flush=True,
         )
-
-
-def read(path: Path) -> list[Result]:
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        types = Result.__annotations__
-        return [Result(**{name: types[name](value) for name, value in row.items()}) for row in csv.DictReader(file)]
-
-
-def append(path: Path, results: Iterable[Result]) -> None:
-    new = not path.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if new:
-            writer.writerow(Result._fields)
-        writer.writerows(results)
 
 
 class Comparison(NamedTuple):
@@ -321,7 +296,7 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     path = options.folder / "runs.csv"
     run_all(settings, options.seeds, path)
-    comparisons = compare(read(path), settings, options.seeds)
+    comparisons = compare(read(path, Result), settings, options.seeds)
     lines = table(comparisons)
     print("\n".join(lines))
     (options.folder / "table.md").write_text("\n".join(lines) + "\n")

@@ -61,3 +61,11 @@ def gradients(layer, fields, present=None):
     p = layer(fields, present)
     weights = torch.linspace(-1, 2, p.numel(), dtype=p.dtype).view(p.shape)
     return p.detach(), *torch.autograd.grad((weights * p).sum(), [fields, *layer.parameters()])
+
+
+@pytest.fixture
+def one_thread():
+    """Scripts set the number of threads of the process."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)

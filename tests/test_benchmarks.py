@@ -1,22 +1,15 @@
 """The benchmarks run, and what they compare the layers and devices with computes the same numbers."""
 
-import importlib
 import math
 from pathlib import Path
 
 import pytest
 import torch
+from benchmark_scripts import load
 
 from hybrid_attention import ExactLayer
 
 CPU = torch.device("cpu")
-
-
-def load(name):
-    """A script of benchmarks/, which finds the others as it does when it is run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
-        return importlib.import_module(name)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +35,6 @@ def covariance_bias():
 @pytest.fixture(scope="module")
 def shots_training():
     return load("shots_training")
-
-
-@pytest.fixture
-def one_thread():
-    """Scripts set the number of threads of the process."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("num_spins", [1, 2, 5, 9])

@@ -11,6 +11,8 @@ from hybrid_attention.layers import IsingLayer
 
 _SMALLEST_SUM = 1e-30
 
+KeysAndValues = tuple[Tensor, Tensor]
+
 
 class _Attention(nn.Module):
     """What every attention module shares: projections, masks, and the shape of input and output.
@@ -66,12 +68,58 @@ class _Attention(nn.Module):
         self._check(x, key_padding_mask)
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0)
+        query, key, value = self._project(x)
+        attended, weights = self._attend(query, key, value, self._present(x, key_padding_mask), need_weights)
+        out = self._merge(attended)
+        return out if weights is None else (out, weights)
+
+    def extend(
+        self, x: Tensor, past: KeysAndValues | None = None, newest_only: bool = False
+    ) -> tuple[Tensor, KeysAndValues]:
+        """Attend from positions that follow those whose keys and values are known, as `forward` on all of them would.
+
+        Args:
+            x: (B, n, embed_dim), floating point, the n new positions, 1 or more.
+            past: keys and values (B, H, m, d_head) of the m positions before, as an earlier call returned them.
+            newest_only: attend from the last position alone; the others only give keys and values.
+
+        Returns:
+            (B, n, embed_dim), or (B, 1, embed_dim) with newest_only; and the keys and values of all m + n positions.
+
+        Raises:
+            TypeError: if x is not floating point.
+            ValueError: if the shape does not fit, or the attention is not causal: earlier outputs would change.
+
+        Cost: n queries, or 1 with newest_only, over m + n keys.
+        """
+        self._check(x, None)
+        if not self.causal or not x.shape[1]:
+            raise ValueError(
+                f"An input of {x.shape[1]} position(s) was given to attention with causal={self.causal}: extend takes 1 "
+                "or more, and causal attention, whose earlier outputs stay as they are."
+            )
+        query, key, value = self._project(x)
+        if past is not None:
+            key, value = (torch.cat((before, new), dim=2) for before, new in zip(past, (key, value), strict=True))
+        query = query[:, :, -1:] if newest_only else query
+        rows, length = query.shape[2], key.shape[2]
+        present = None
+        if rows > 1:
+            present = torch.ones(rows, length, dtype=torch.bool, device=x.device).tril(length - rows)
+        attended, _ = self._attend(query, key, value, present, need_weights=False)
+        return self._merge(attended), (key, value)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, each (B, H, T, d_head)."""
         batch, length, _ = x.shape
         projected = self.query_key_value(x).view(batch, length, 3, self.num_heads, self.embed_dim // self.num_heads)
         query, key, value = projected.permute(2, 0, 3, 1, 4)
-        attended, weights = self._attend(query, key, value, self._present(x, key_padding_mask), need_weights)
-        out: Tensor = self.output(attended.transpose(1, 2).reshape(batch, length, self.embed_dim))
-        return out if weights is None else (out, weights)
+        return query, key, value
+
+    def _merge(self, attended: Tensor) -> Tensor:
+        """Return the output (B, T, embed_dim) of what the heads attended to, (B, H, T, d_head)."""
+        out: Tensor = self.output(attended.transpose(1, 2).flatten(2))
+        return out
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, present: Tensor | None, need_weights: bool

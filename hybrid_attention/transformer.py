@@ -1,9 +1,12 @@
 """A decoder-only transformer around any attention module."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from hybrid_attention.attention import KeysAndValues
 
 _EMBEDDING_SPREAD = 0.02
 
@@ -32,7 +35,15 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, embed_dim) to (B, T, embed_dim)."""
-        x = x + self.attention(self.attention_norm(x))
+        return self._fed_forward(x + self.attention(self.attention_norm(x)))
+
+    def extend(self, x: Tensor, past: KeysAndValues | None, newest_only: bool) -> tuple[Tensor, KeysAndValues]:
+        """Map new positions (B, n, embed_dim) that follow others, as `extend` of the attention does."""
+        attention: Any = self.attention
+        attended, known = attention.extend(self.attention_norm(x), past, newest_only)
+        return self._fed_forward(x[:, -attended.shape[1] :] + attended), known
+
+    def _fed_forward(self, x: Tensor) -> Tensor:
         return x if self.feed_forward is None else x + self.feed_forward(x)
 
 
@@ -91,13 +102,46 @@ class DecoderOnlyTransformer(nn.Module):
         Raises:
             ValueError: if the sequence is longer than the context or not (B, T).
         """
-        if tokens.dim() != 2 or tokens.shape[1] > self.context_length:
-            raise ValueError(
-                f"The tokens have shape {tuple(tokens.shape)}: give (B, T) with T up to the model's context_length "
-                f"of {self.context_length}."
-            )
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self._embed(tokens, 0)
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))
         return logits
+
+    def extend(
+        self, tokens: Tensor, past: list[KeysAndValues] | None = None
+    ) -> tuple[Tensor, list[KeysAndValues]]:
+        """Return the logits at the last position, and what the next call takes as `past`.
+
+        Args:
+            tokens: (B, n), int64, n new tokens, 1 or more, after the m of earlier calls; m + n <= context_length.
+            past: keys and values of every block at these m positions.
+
+        Returns:
+            (B, num_outputs), as `forward` on all m + n tokens gives in its last position; and keys and values.
+
+        Raises:
+            ValueError: if m + n is larger than the context or the tokens are not (B, n), or attention is not causal.
+
+        Cost: the last block attends from the newest position alone, and the ones before it from the n new ones.
+        """
+        x = self._embed(tokens, 0 if past is None else past[0][0].shape[2])
+        known = []
+        for number, block in enumerate(self.blocks):
+            before = None if past is None else past[number]
+            x, here = block.extend(x, before, newest_only=number == len(self.blocks) - 1)
+            known.append(here)
+        logits: Tensor = self.head(self.norm(x[:, -1]))
+        return logits, known
+
+    def _embed(self, tokens: Tensor, start: int) -> Tensor:
+        """Return embeddings (B, T, embed_dim) of tokens whose first one is at the position `start`."""
+        if tokens.dim() != 2 or start + tokens.shape[1] > self.context_length:
+            after = f" after {start} others" if start else ""
+            raise ValueError(
+                f"The tokens have shape {tuple(tokens.shape)}{after}: give (B, T) with T up to the model's "
+                f"context_length of {self.context_length}."
+            )
+        places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        embedded: Tensor = self.tokens(tokens) + self.positions(places)
+        return embedded

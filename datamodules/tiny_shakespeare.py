@@ -1,5 +1,6 @@
 """Tiny Shakespeare, or any other text in three splits, for next-character prediction."""
 
+import codecs
 import re
 from pathlib import Path
 
@@ -14,6 +15,8 @@ _TINY_SHAKESPEARE = "karpathy/tiny_shakespeare"
 _REVISION = "fe12e06d82fe3af4291b90426557387520d81385"
 _SPLITS = ("train", "validation", "test")
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_UTF_8 = "utf-8"
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _FILE_SUFFIXES = {".csv", ".json", ".jsonl", ".parquet", ".text", ".txt"}
 
 
@@ -33,6 +36,8 @@ class TinyShakespeareDataModule(pl.LightningDataModule):
         batch_size: windows in a batch.
         stride: from the start of a training window to that of the next.
         num_workers: processes that load batches; 0 is fastest, as the text lies in memory.
+        encoding: of a local text file, as Python names it, such as latin-1 or utf-16; a byte-order mark is dropped, and
+            every line ends in a newline alone, whatever the file has.
 
     Raises:
         ValueError: if an argument is not allowed or the source does not exist; and when the text is first needed, if it
@@ -49,6 +54,7 @@ class TinyShakespeareDataModule(pl.LightningDataModule):
         batch_size: int = 64,
         stride: int = 1,
         num_workers: int = 0,
+        encoding: str = _UTF_8,
     ) -> None:
         super().__init__()
         source = str(source)  # a checkpoint holds no Path
@@ -62,6 +68,13 @@ class TinyShakespeareDataModule(pl.LightningDataModule):
                 f"There is no file or folder {source!r}: give a text file, a folder in the layout of the Hub's "
                 "dataset, or a dataset's name such as karpathy/tiny_shakespeare."
             )
+        try:
+            "a".encode(encoding)
+        except LookupError as error:
+            raise ValueError(
+                f"encoding={encoding!r} was given, which Python does not know for text: give a name such as utf-8, "
+                "latin-1 or utf-16."
+            ) from error
         self.save_hyperparameters(logger=False)
         self.hparams["_class_path"] = "datamodules.TinyShakespeareDataModule"
         self.context_length = context_length
@@ -70,6 +83,7 @@ class TinyShakespeareDataModule(pl.LightningDataModule):
         self.batch_size = batch_size
         self.stride = stride
         self.num_workers = num_workers
+        self.encoding = encoding
         self._texts: dict[str, str] | None = None
         self._vocabulary: str | None = None
         self._ids: dict[str, Tensor] | None = None
@@ -124,7 +138,7 @@ class TinyShakespeareDataModule(pl.LightningDataModule):
     def _read(self) -> dict[str, str]:
         if self._texts is None:
             path = Path(self.source)
-            texts = _read_file(path) if path.is_file() else _load_dataset(self.source, self.revision)
+            texts = _read_file(path, self.encoding) if path.is_file() else _load_dataset(self.source, self.revision)
             if not texts["train"]:
                 raise ValueError(f"The training text of {self.source!r} is empty: give a text of some length.")
             self._texts = texts
@@ -136,11 +150,17 @@ def _may_be_on_the_hub(source: str) -> bool:
     return bool(_HUB_NAME.fullmatch(source)) and Path(source).suffix.lower() not in _FILE_SUFFIXES
 
 
-def _read_file(path: Path) -> dict[str, str]:
+def _read_file(path: Path, encoding: str) -> dict[str, str]:
+    content = path.read_bytes()
     try:
-        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{str(path)!r} is not UTF-8 text ({error.reason}): convert it to UTF-8.") from error
+        text = content.decode("utf-8-sig" if codecs.lookup(encoding).name == _UTF_8 else encoding)
+    except UnicodeError as error:
+        likely = "utf-16" if content.startswith(_UTF_16_MARKS) else "latin-1"
+        raise ValueError(
+            f"{str(path)!r} is not {encoding.upper()} text ({error}): set data.init_args.encoding to what it is, such as "
+            f"{likely}, or convert it to UTF-8, as by iconv -f {likely} -t utf-8."
+        ) from error
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     train = len(text) * 9 // 10
     validation = train + (len(text) - train) // 2
     return {"train": text[:train], "validation": text[train:validation], "test": text[validation:]}

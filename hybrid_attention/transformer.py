@@ -108,9 +108,7 @@ class DecoderOnlyTransformer(nn.Module):
         logits: Tensor = self.head(self.norm(x))
         return logits
 
-    def extend(
-        self, tokens: Tensor, past: list[KeysAndValues] | None = None
-    ) -> tuple[Tensor, list[KeysAndValues]]:
+    def extend(self, tokens: Tensor, past: list[KeysAndValues] | None = None) -> tuple[Tensor, list[KeysAndValues]]:
         """Return the logits at the last position, and what the next call takes as `past`.
 
         Args:

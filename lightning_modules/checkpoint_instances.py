@@ -1,7 +1,6 @@
 """The Ising models that a trained model has on its own validation data."""
 
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,10 +8,12 @@ from torch import Tensor
 
 from hybrid_attention.instances import MAX_ENUMERATED, Instances
 from hybrid_attention.ising import pair_index
+from lightning_modules.checkpoint_files import read_checkpoint
 from lightning_modules.layer_factories import imported
 from lightning_modules.sequence_module import SequenceModule
 
 _EXACT = {"class_path": "hybrid_attention.ExactLayer", "init_args": {}}
+_NEEDED = ("hyper_parameters", "datamodule_hyper_parameters")
 _SMALLEST = 2
 
 
@@ -94,15 +95,10 @@ def record_models(seen: list[tuple[Tensor, Tensor, Tensor]]) -> Any:
 
 
 def _load(path: str) -> tuple[SequenceModule, Any]:
-    if not Path(path).is_file():
-        raise ValueError(f"There is no checkpoint {path!r}: give the path of a .ckpt file.")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        kinds = [checkpoint[name]["_class_path"] for name in ("hyper_parameters", "datamodule_hyper_parameters")]
-    except Exception as error:
-        raise ValueError(
-            f"{path!r} is not a checkpoint of a model and its data: give a .ckpt file that fit wrote."
-        ) from error
+    checkpoint = read_checkpoint(path)
+    kinds = [checkpoint[name].get("_class_path") for name in _NEEDED if name in checkpoint]
+    if len(kinds) < len(_NEEDED) or None in kinds:
+        raise ValueError(f"{path!r} is not a checkpoint of a model and its data: give a .ckpt file that fit wrote.")
     if not any(name.endswith(".couplings") for name in checkpoint["state_dict"]):
         raise ValueError(f"The model of {path!r} has no couplings: give one with Boltzmann attention.")
     model = imported(kinds[0]).load_from_checkpoint(path, map_location="cpu", layer=_EXACT)

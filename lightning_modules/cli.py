@@ -3,7 +3,6 @@
 import inspect
 import json
 import os
-import re
 import sys
 import warnings
 from pathlib import Path
@@ -17,18 +16,24 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_modules.calibrate import calibrate_command
+from lightning_modules.checkpoint_files import LINKED, checkpoint_config
+from lightning_modules.config_files import check_config_files, null_settings_as_config, value_of
+from lightning_modules.error_sentences import is_of_the_project, sentence
 from lightning_modules.estimate import estimate
+from lightning_modules.fit_checks import check_length, check_monitors
+from lightning_modules.generate import generate_command
 from lightning_modules.layer_factories import imported
+from lightning_modules.save_config import SaveConfigOnStart, free_path
 
 _TRACEBACK = "HYBRID_ATTENTION_TRACEBACK"
 _SUBCOMMANDS = ("fit", "validate", "test", "predict", "estimate")
-_HYPER_PARAMETERS = {"model": "hyper_parameters", "data": "datamodule_hyper_parameters"}
-_LINKED = ("context_length", "num_types", "vocabulary")
+_OTHER_SUBCOMMANDS = {"calibrate": calibrate_command, "generate": generate_command}
+_NO_FILES = ("", "null", "best", "last", "hpc", "registry")
 _DESCRIPTION = f"""Train and test attention with learnable Ising couplings. Give YAML files with --config, each merged
 over the ones before it, then single settings such as --model.init_args.embed_dim=16. With --ckpt_path the settings of
-the checkpoint come first, and config files and the command line win over them. One more subcommand, calibrate, compares
-the annealing circuit with Boltzmann distributions and tunes its schedule: see hybrid-attention calibrate --help. Set
-{_TRACEBACK}=1 to see where an error comes from."""
+the checkpoint come first, and config files and the command line win over them. Two more subcommands have a --help of
+their own: calibrate compares the annealing circuit with Boltzmann distributions and tunes its schedule, and generate
+writes text with a trained model. Set {_TRACEBACK}=1 to see where an error comes from."""
 
 
 class EstimatingTrainer(pl.Trainer):
@@ -79,7 +84,7 @@ class HybridAttentionCLI(LightningCLI):
         for argument in arguments:
             _, found, name = argument.partition("=")[0].rpartition("--model.")
             name = name.removeprefix("init_args.")
-            if found and name in _LINKED:
+            if found and name in LINKED:
                 raise ValueError(f"The model takes {name} from the data: set --data.init_args.{name} or other data.")
         self.config = parser.parse_args(_checkpoint_first(arguments))
 
@@ -99,6 +104,12 @@ class HybridAttentionCLI(LightningCLI):
         if self.subcommand not in ("fit", "estimate") and not self._get(self.config, "ckpt_path"):
             print(f"No --ckpt_path was given: {self.subcommand} runs on random weights.")
 
+    def before_fit(self) -> None:
+        """Refuse what would fail later, before the run has a folder."""
+        check_length(self.trainer)
+        check_monitors(self.trainer, self.model)
+        self.datamodule.setup("fit")
+
     def after_fit(self) -> None:
         """Test the best checkpoint, or the last weights where there is none."""
         if not self.config[self.subcommand]["test_after_fit"]:
@@ -110,11 +121,10 @@ class HybridAttentionCLI(LightningCLI):
 
     def predict(self, **kwargs: Any) -> None:
         """Write the most likely classes of every batch to predictions.pt in the folder of the run."""
-        path = Path(self.trainer.log_dir or ".") / "predictions.pt"
-        if path.exists():
-            raise ValueError(f"{str(path)!r} exists: move it away, or set trainer.default_root_dir or a logger.")
         predictions = self.trainer.predict(**kwargs)
+        folder = self.trainer.log_dir or "."
         if self.trainer.is_global_zero:
+            path = free_path(Path(folder) / "predictions.pt")
             path.parent.mkdir(parents=True, exist_ok=True)
             torch.save(predictions, path)
             print(f"Predictions: {path}")
@@ -143,13 +153,14 @@ def main(args: list[str] | None = None) -> None:
     given = list(sys.argv[1:] if args is None else args)
     parser_settings: dict[str, Any] = {"exit_on_error": False, "description": _DESCRIPTION}
     try:
-        if given[:1] == ["calibrate"]:
-            calibrate_command(given[1:])
+        if given and given[0] in _OTHER_SUBCOMMANDS:
+            _OTHER_SUBCOMMANDS[given[0]](given[1:])
             return
         HybridAttentionCLI(
             pl.LightningModule,
             pl.LightningDataModule,
             trainer_class=EstimatingTrainer,
+            save_config_callback=SaveConfigOnStart,
             subclass_mode_model=True,
             subclass_mode_data=True,
             auto_configure_optimizers=False,
@@ -160,12 +171,16 @@ def main(args: list[str] | None = None) -> None:
         )
     except (ArgumentError, MisconfigurationException, ValueError, OSError) as error:
         _stop(error)
+    except RuntimeError as error:
+        if not is_of_the_project(error):
+            raise
+        _stop(error)
 
 
 def _stop(error: Exception) -> NoReturn:
     if os.environ.get(_TRACEBACK):
         raise error
-    sys.exit(f"hybrid-attention: error: {_sentence(error)}")
+    sys.exit(f"hybrid-attention: error: {sentence(error)}")
 
 
 def _vocabulary(data: Any) -> Any:
@@ -180,62 +195,11 @@ def _num_types(data: Any) -> Any:
 
 
 def _checkpoint_first(arguments: list[str]) -> list[str]:
-    """Insert the settings of the checkpoint as the first config after the subcommand."""
-    path = None
-    for place, argument in enumerate(arguments):
-        if argument == "--ckpt_path" and place + 1 < len(arguments):
-            path = arguments[place + 1]
-        elif argument.startswith("--ckpt_path="):
-            path = argument.partition("=")[2]
-    if path in (None, "", "null", "best", "last", "hpc", "registry") or arguments[0] not in _SUBCOMMANDS:
+    """Insert the settings of the checkpoint as the first config after the subcommand, and check the config files."""
+    if not arguments or arguments[0] not in _SUBCOMMANDS:
         return arguments
-    return [arguments[0], "--config", json.dumps(_checkpoint_settings(str(path))), *arguments[1:]]
-
-
-def _checkpoint_settings(path: str) -> dict[str, Any]:
-    """Return the model and the data of a checkpoint as a config."""
-    if not Path(path).is_file():
-        raise ValueError(f"There is no checkpoint {path!r}: give the path of a .ckpt file.")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        saved = {key: dict(checkpoint.get(name, {})) for key, name in _HYPER_PARAMETERS.items()}
-    except Exception as error:
-        raise ValueError(f"{path!r} is not a checkpoint of plain data: give a .ckpt file that fit wrote.") from error
-    return {key: _as_config(settings, key) for key, settings in saved.items() if "_class_path" in settings}
-
-
-def _as_config(settings: dict[str, Any], key: str) -> dict[str, Any]:
-    linked = _LINKED if key == "model" else ()
-    arguments = {name: value for name, value in settings.items() if name not in ("_class_path", *linked)}
-    return {"class_path": settings["_class_path"], "init_args": arguments}
-
-
-def _sentence(error: BaseException) -> str:
-    """Return what went wrong on one line: the first error of the chain that the parser did not raise itself.
-
-    Where the parser raised them all, the last one says what, and the ones before it where.
-    """
-    chain = [error]
-    while chain[-1].__cause__ is not None:
-        chain.append(chain[-1].__cause__)
-    for link in chain:
-        if not _raised_by_parser(link):
-            return _one_line(link)
-    keys = dict.fromkeys(re.findall(r'Parser key "([^"]+)"', str(error)))
-    classes = re.findall(r"Problem with given class_path '([^']+)'", str(error))
-    place = ".".join(keys) + (f" ({classes[-1]})" if classes else "")
-    return f"{place}: {_one_line(chain[-1])}; see --help for what is allowed." if place else _one_line(chain[-1])
-
-
-def _raised_by_parser(error: BaseException) -> bool:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is None or trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in (
-        "jsonargparse",
-        "argparse",
-    )
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    path = value_of("ckpt_path", arguments)
+    config = None if path in (None, *_NO_FILES) else checkpoint_config(str(path))
+    check_config_files(arguments, config and config.get("model"))
+    given = null_settings_as_config(arguments)
+    return given if config is None else [given[0], "--config", json.dumps(config), *given[1:]]

@@ -12,6 +12,7 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from datamodules.bracket_words import NOT_SCORED
+from datamodules.tensor_batches import ResumableLoader, settle
 from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, DQALayer, IsingLayer, SoftmaxAttention
 from lightning_modules.layer_factories import LayerFactory, class_path, to_factory, to_plain
 
@@ -48,6 +49,7 @@ class SequenceModule(pl.LightningModule):
 
     def __init__(self, vocab_size: int, num_classes: int, causal: bool, hyper_parameters: dict[str, Any]) -> None:
         super().__init__()
+        self._loader_state: dict[str, Any] | None = None
         plain_layer = to_plain(hyper_parameters["layer"])
         self.save_hyperparameters({**hyper_parameters, "layer": plain_layer, "_class_path": class_path(type(self))})
         for name in ("learning_rate", "weight_decay", "coupling_learning_rate_factor"):
@@ -120,13 +122,27 @@ class SequenceModule(pl.LightningModule):
         return [module for module in self.modules() if isinstance(module, IsingLayer)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep by what the layers divide their inverse temperatures, and the schedules that this was measured for."""
+        """Keep the divisors of rescaled layers, and where the training loader goes on after the last finished step."""
         checkpoint[_RESCALED] = [
             {"schedule": repr(layer.schedule), "beta_scale": list(layer.beta_scale)}
             if isinstance(layer, DQALayer) and layer.beta_scale != (1, 1)
             else None
             for layer in self.ising_layers()
         ]
+        if "loops" not in checkpoint:  # of weights alone
+            return
+        fit_loop = checkpoint["loops"]["fit_loop"]
+        progress = fit_loop["epoch_loop.batch_progress"]
+        unfinished = progress["current"]["ready"] - progress["current"]["processed"]
+        for state in fit_loop["state_dict"].get("combined_loader", []):
+            settle(state, unfinished, progress["is_last_batch"] and not unfinished)
+
+    def on_train_start(self) -> None:
+        """Restore the training loader, which Lightning does not where an epoch has just ended."""
+        loader = self.trainer.train_dataloader
+        if self._loader_state is not None and isinstance(loader, ResumableLoader):
+            loader.load_state_dict(self._loader_state)
+        self._loader_state = None
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise ValueError where the weights, the vocabulary or the schedule of a checkpoint do not fit.
@@ -134,6 +150,12 @@ class SequenceModule(pl.LightningModule):
         Quantum layers of the annealing schedule that a checkpoint was rescaled for are rescaled as it was.
         """
         saved = checkpoint.get("hyper_parameters", {})
+        kind = saved.get("_class_path", self.hparams["_class_path"])
+        if kind != self.hparams["_class_path"]:
+            raise ValueError(
+                f"The checkpoint is of {kind}, and the model is a {self.hparams['_class_path']}: take the other "
+                "model, or a checkpoint of this one."
+            )
         if saved.get("vocabulary", self.hparams.get("vocabulary")) != self.hparams.get("vocabulary"):
             raise ValueError(
                 "The checkpoint was trained on another vocabulary than the model's "
@@ -150,6 +172,8 @@ class SequenceModule(pl.LightningModule):
                 f"and {ours.get(name, 'none')} in the model ({len(differing)} differ); give the sizes and the "
                 "attention that it was trained with."
             )
+        fit_loop = checkpoint.get("loops", {}).get("fit_loop", {})
+        self._loader_state = next(iter(fit_loop.get("state_dict", {}).get("combined_loader", [])), None)
         if self._trainer is not None and self.trainer.training and checkpoint.get("lr_schedulers"):
             before, now = checkpoint["lr_schedulers"][0]["total_steps"], self.trainer.estimated_stepping_batches
             if before != now:
@@ -164,26 +188,32 @@ class SequenceModule(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Say what is trained, on which layer and device."""
-        self._announce("Training")
+        self.print(self.describe("Training"))
 
     def on_validation_start(self) -> None:
         """Say what is validated, unless that is a part of training."""
         if self.trainer.state.fn == "validate":
-            self._announce("Validating")
+            self.print(self.describe("Validating"))
 
     def on_test_start(self) -> None:
         """Say what is tested, on which layer and device."""
-        self._announce("Testing")
+        self.print(self.describe("Testing"))
 
     def on_predict_start(self) -> None:
         """Say what predicts, on which layer and device."""
-        self._announce("Predicting with")
+        self.print(self.describe("Predicting with"))
 
-    def _announce(self, doing: str) -> None:
+    def describe(self, doing: str) -> str:
+        """Return `doing` and which attention, layer and device it is done with, on one line."""
         attention = cast(nn.Module, self.model.blocks[0].attention)
         inside = [f"{name}={module}" for name, module in attention.named_children() if isinstance(module, IsingLayer)]
         settings = ", ".join([attention.extra_repr(), *inside])
-        self.print(f"{doing} {len(self.model.blocks)} block(s) of {type(attention).__name__}({settings})")
+        return f"{doing} {len(self.model.blocks)} block(s) of {type(attention).__name__}({settings})"
+
+    def logged_in_validation(self) -> list[str]:
+        """Return the names of the loss and of the metrics of the validation split."""
+        metrics = [name for name, module in self.named_children() if isinstance(module, nn.ModuleDict)]
+        return ["val_loss", *(f"val_{name}" for name in metrics)]
 
     def _attention(self, factory: LayerFactory | None, causal: bool) -> nn.Module:
         embed_dim, num_heads = self.hparams["embed_dim"], self.hparams["num_heads"]

@@ -133,11 +133,11 @@ def test_splits_are_independent_streams():
 
 
 def test_training_words_are_shuffled_anew_each_epoch_by_the_global_generator():
-    loader = build().train_dataloader()
     torch.manual_seed(0)
+    loader = build().train_dataloader()
     first, second = ([tokens for tokens, _ in loader] for _ in range(2))
     torch.manual_seed(0)
-    again = [tokens for tokens, _ in loader]
+    again = [tokens for tokens, _ in build().train_dataloader()]
     assert torch.equal(torch.cat(first), torch.cat(again))
     assert not torch.equal(torch.cat(first), torch.cat(second))
     assert sorted_rows(torch.cat(first)) == sorted_rows(torch.cat(second))

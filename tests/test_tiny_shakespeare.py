@@ -229,8 +229,41 @@ def test_an_empty_file_is_refused_when_the_vocabulary_is_needed(tmp_path, conten
 def test_a_file_that_is_not_text_is_refused(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"is not UTF-8 text .*: convert it to UTF-8"):
+    with pytest.raises(ValueError, match=r"is not UTF-8 text .*encoding to what it is, such as utf-16, or convert it"):
         _ = TinyShakespeareDataModule(5, source=str(path)).vocabulary
+    with pytest.raises(ValueError, match=r"is not UTF-16 text .*: set data\.init_args\.encoding"):
+        _ = TinyShakespeareDataModule(5, source=str(path), encoding="utf-16").vocabulary
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "cp1252", "utf-8", "UTF8", "utf-8-sig"])
+def test_a_file_in_any_encoding_is_the_same_text(tmp_path, encoding):
+    path = tmp_path / "text.txt"
+    text = "déjà vu, señor\n" * 40
+    path.write_bytes(text.encode(encoding))
+    data = TinyShakespeareDataModule(4, source=str(path), encoding=encoding)
+    assert data.vocabulary == "".join(sorted(set(text)))
+    data.setup()
+
+
+def test_a_latin_1_file_is_said_to_be_no_utf_8(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("café".encode("latin-1"))
+    with pytest.raises(
+        ValueError, match=r"not UTF-8 text \(.*0xe9 in position 3.*such as latin-1, or .* iconv -f latin-1"
+    ):
+        _ = TinyShakespeareDataModule(5, source=str(path)).vocabulary
+
+
+@pytest.mark.parametrize("encoding", ["utf-9", "base64", "hex", ""])
+def test_an_encoding_that_does_not_exist_is_refused_at_once(text_file, encoding):
+    with pytest.raises(ValueError, match=f"encoding='{encoding}' was given, which Python does not know"):
+        TinyShakespeareDataModule(8, source=text_file, encoding=encoding)
+
+
+def test_old_line_ends_are_newlines_too(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"ab\rcd\r\n" * 50)
+    assert TinyShakespeareDataModule(2, source=str(path)).vocabulary == "\nabcd"
 
 
 def test_a_folder_without_a_dataset_is_refused(tmp_path):

@@ -157,8 +157,8 @@ def _read_file(path: Path, encoding: str) -> dict[str, str]:
     except UnicodeError as error:
         likely = "utf-16" if content.startswith(_UTF_16_MARKS) else "latin-1"
         raise ValueError(
-            f"{str(path)!r} is not {encoding.upper()} text ({error}): set data.init_args.encoding to what it is, such as "
-            f"{likely}, or convert it to UTF-8, as by iconv -f {likely} -t utf-8."
+            f"{str(path)!r} is not {encoding.upper()} text ({error}): set data.init_args.encoding to what it is, "
+            f"such as {likely}, or convert it to UTF-8, as by iconv -f {likely} -t utf-8."
         ) from error
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     train = len(text) * 9 // 10

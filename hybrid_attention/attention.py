@@ -95,8 +95,8 @@ class _Attention(nn.Module):
         self._check(x, None)
         if not self.causal or not x.shape[1]:
             raise ValueError(
-                f"An input of {x.shape[1]} position(s) was given to attention with causal={self.causal}: extend takes 1 "
-                "or more, and causal attention, whose earlier outputs stay as they are."
+                f"An input of {x.shape[1]} position(s) was given to attention with causal={self.causal}: extend takes "
+                "1 or more, and causal attention, whose earlier outputs stay as they are."
             )
         query, key, value = self._project(x)
         if past is not None:

@@ -146,7 +146,10 @@ class QuenchCircuits:
         if calibrates:
             self.readout_errors = calibrate_readout(self.device, self.shots)
         with DoublePrecisionNumbers() if self.measures_z else nullcontext():
-            measured = self._run_one(queries[0]) if len(queries) == 1 else self._run_together(queries)
+            # of one sampled row, PennyLane's simulators drop the batch dimension, which TorchLayer needs
+            one_circuit = self.shots is not None and queries[0].execution.circuits == 1
+            together = len(queries) > 1 or one_circuit
+            measured = self._run_together(queries) if together else self._run_one(queries[0])
         found = []
         for each, values in zip(queries, measured, strict=True):
             values = values.view(*each.inputs.shape[:2], -1)

@@ -1,7 +1,7 @@
 """A decoder-only transformer around any attention module."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -125,9 +125,10 @@ class DecoderOnlyTransformer(nn.Module):
         """
         x = self._embed(tokens, 0 if past is None else past[0][0].shape[2])
         known = []
-        for number, block in enumerate(self.blocks):
+        blocks = cast(list[Block], list(self.blocks))
+        for number, block in enumerate(blocks):
             before = None if past is None else past[number]
-            x, here = block.extend(x, before, newest_only=number == len(self.blocks) - 1)
+            x, here = block.extend(x, before, newest_only=number == len(blocks) - 1)
             known.append(here)
         logits: Tensor = self.head(self.norm(x[:, -1]))
         return logits, known

@@ -19,10 +19,10 @@ def read_checkpoint(path: str) -> dict[str, Any]:
         raise ValueError(f"There is no checkpoint {path!r}: give the path of a .ckpt file.")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        found = {*checkpoint["state_dict"]} and {name: dict(checkpoint[name]) for name in checkpoint if "hyper" in name}
+        named = isinstance(checkpoint["state_dict"], dict) and "_class_path" in checkpoint.get("hyper_parameters", {})
     except Exception as error:
         raise ValueError(f"{path!r} is not a checkpoint of plain data: give a .ckpt file that fit wrote.") from error
-    if "_class_path" not in found.get("hyper_parameters", {}):
+    if not named:
         raise ValueError(
             f"The checkpoint {path!r} does not say which model it holds, so it is not of this project's: give a .ckpt "
             "file that fit wrote."

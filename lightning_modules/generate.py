@@ -16,9 +16,10 @@ from lightning_modules.checkpoint_files import class_config, read_checkpoint
 from lightning_modules.config_files import check_config_files, null_settings_as_config, value_of
 from lightning_modules.layer_factories import imported
 
-_DESCRIPTION = """Continue a text, character by character, with the model of a checkpoint. Its layer and device are those
-of training, unless --config names other files of configs/layers and configs/devices, or single settings such as
---model.init_args.layer.init_args.shots=1000 do. The text goes to the standard output, all else to the standard error."""
+_DESCRIPTION = """Continue a text, character by character, with the model of a checkpoint. Its layer and device are
+those of training, unless --config names other files of configs/layers and configs/devices, or single settings do,
+such as --model.init_args.layer.init_args.shots=1000. Text goes to the standard output, all else to the standard
+error."""
 
 
 def generate_command(arguments: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lightning_modules import CharLanguageModel
 from lightning_modules.cli import main
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -156,7 +157,34 @@ def mistakes():
             ["--model.init_args.layer=hybrid_attention.NoLayer"],
             "module 'hybrid_attention' has no attribute 'NoLayer'",
         ),
-        "no such file": (["--config", "missing.yaml"], "missing.yaml"),
+        "no such file": (["--config", "missing.yaml"], "There is no config file 'missing.yaml'"),
+        "empty file": (["--config", "empty.yaml"], "The config file 'empty.yaml' is empty: give settings"),
+        "broken file": (["--config=broken.yaml"], r"The config file 'broken.yaml' is not YAML \(.*line 1.*\)"),
+        "no settings": (["--config", "text.txt"], "The config file 'text.txt' holds a str: give settings"),
+        "not text": (["--config", "binary.yaml"], "The config file 'binary.yaml' is not YAML"),
+        "device without circuits": (
+            ["--config", str(CONFIGS / "devices/lightning_qubit.yaml")],
+            "lightning_qubit.yaml' sets the device of a layer that runs no circuits: give a layer file before it",
+        ),
+        "wrong monitor": (
+            ["--checkpoint.monitor=val_acuracy"],
+            "ModelCheckpoint monitors 'val_acuracy', which is not logged: did you mean 'val_accuracy'",
+        ),
+        "no steps": (["--trainer.max_steps=0"], r"trainer\.max_steps=0 was given, so training would have 0 steps"),
+        "no epochs": (["--trainer.max_epochs=0"], r"trainer\.max_epochs=0 was given"),
+        "short text": (
+            [
+                "--data=datamodules.TinyShakespeareDataModule",
+                "--data.init_args.source=text.txt",
+                "--model=lightning_modules.CharLanguageModel",
+            ],
+            "In the train split of 'text.txt': The text has 4 characters, and one window needs 7",
+        ),
+        "not ours": (["--ckpt_path=other.ckpt"], "'other.ckpt' does not say which model it holds"),
+        "of another model": (
+            ["--ckpt_path=bare.ckpt", "--trainer.max_steps=4"],
+            r"The checkpoint is of lightning_modules\.CharLanguageModel, and the model is a .*BracketMatcher",
+        ),
         "other data": (
             ["--model=lightning_modules.CharLanguageModel"],
             "CharLanguageModel needs data with a vocabulary",
@@ -172,6 +200,7 @@ def mistakes():
         "negative beta": (
             [
                 *dqa,
+                "--model.init_args.layer.init_args.schedule=hybrid_attention.LinearSchedule",
                 "--model.init_args.layer.init_args.schedule.init_args.steps=4",
                 "--model.init_args.layer.init_args.schedule.init_args.tau=9",
             ],
@@ -183,6 +212,15 @@ def mistakes():
 @pytest.mark.parametrize("mistake", mistakes())
 def test_a_mistake_ends_in_one_sentence_before_any_work(mistake):
     Path("text.txt").write_text("hello")
+    Path("empty.yaml").write_text("# nothing")
+    Path("broken.yaml").write_text("a: [b")
+    Path("binary.yaml").write_bytes(b"\xff\xfe")
+    torch.save({"state_dict": {}}, "other.ckpt")
+    other = CharLanguageModel("ab", 6)
+    torch.save(
+        {"state_dict": other.state_dict(), "hyper_parameters": dict(other.hparams), "pytorch-lightning_version": "2.6"},
+        "bare.ckpt",
+    )
     arguments, message = mistakes()[mistake]
     with pytest.raises(SystemExit, match=f"^hybrid-attention: error: .*{message}") as stop:
         fit(*arguments)
@@ -227,6 +265,43 @@ def test_predictions_are_never_overwritten():
     main(predict)
     (before,) = Path().glob("predictions.pt")
     content = before.read_bytes()
-    with pytest.raises(SystemExit, match=r"predictions\.pt' exists: move it away"):
-        main(predict)
+    main(predict)
     assert before.read_bytes() == content
+    assert torch.cat(torch.load("predictions-v1.pt", weights_only=True)).shape == (32, 6)
+
+
+def test_a_second_run_without_a_logger_leaves_the_first_one_untouched_too():
+    fit("--test_after_fit=false", "--trainer.logger=false")
+    before = file_contents(".")
+    fit("--test_after_fit=false", "--trainer.logger=false", "--seed_everything=1")
+    after = file_contents(".")
+    assert {path: after[path] for path in before} == before
+    assert {path.name for path in before} >= {"config.yaml", "last.ckpt"}
+    assert {path.name for path in after} >= {"config-v1.yaml", "last-v1.ckpt"}
+
+
+def test_a_checkpoint_file_holds_plain_data_alone():
+    fit("--test_after_fit=false")
+    saved = torch.load("runs/brackets/version_0/checkpoints/last.ckpt", weights_only=True)
+    assert saved["hyper_parameters"]["_class_path"] == "lightning_modules.BracketMatcher"
+    assert saved["datamodule_hyper_parameters"]["_class_path"] == "datamodules.BracketDataModule"
+
+
+@pytest.mark.parametrize("name", ["shots", "max_circuits", "device_options"])
+@pytest.mark.parametrize("prefix", ["model.init_args.layer.init_args", "model.layer"])
+def test_null_unsets_a_setting_of_the_layer(name, prefix, capsys):
+    values = {"shots": "50", "max_circuits": "3", "device_options": "{no_such_option: 1}"}
+    key = f"--model.init_args.layer.init_args.{name}"
+    fast = ["--trainer.fast_dev_run=true", "--data.init_args.num_train=4", "--test_after_fit=false"]
+    dqa = ["--config", str(CONFIGS / "layers/dqa.yaml")]
+    fit(*dqa, f"{key}={values[name]}", f"--{prefix}.{name}=null", *fast)
+    assert "shots=None" in capsys.readouterr().out
+
+
+def test_circuits_that_would_pass_their_limit_end_a_run_in_one_sentence():
+    dqa = ["--config", str(CONFIGS / "layers/dqa.yaml"), "--model.init_args.layer.init_args.max_circuits=200"]
+    with pytest.raises(SystemExit, match=r"^hybrid-attention: error: \d+ more circuits after \d+ would pass") as stop:
+        fit(*dqa)
+    assert "\n" not in str(stop.value)
+    saved = torch.load("runs/brackets/version_0/checkpoints/last.ckpt", weights_only=True)
+    assert saved["global_step"] == 1

@@ -7,7 +7,7 @@ import torch
 from conftest import build_layer, draw_fields, every_layer
 from oracle import largest_difference
 
-from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, SoftmaxAttention
+from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, DQALayer, SoftmaxAttention
 from hybrid_attention.generation import choose_token, generate_tokens
 
 VOCABULARY, CONTEXT = 7, 5
@@ -149,3 +149,16 @@ def test_more_tokens_than_the_context_are_refused():
     _, known = model.extend(torch.zeros(1, 4, dtype=torch.long))
     with pytest.raises(ValueError, match=r"have shape \(1, 2\) after 4 others: give .* context_length of 5"):
         model.extend(torch.zeros(1, 2, dtype=torch.long), known)
+
+
+@pytest.mark.parametrize("device", ["hybrid.statevector", "default.qubit", "lightning.qubit"])
+@pytest.mark.parametrize("gradient", ["auto", "parameter-shift"])
+def test_one_row_of_one_head_is_sampled(device, gradient):
+    """PennyLane drops the batch dimension of a single sampled circuit."""
+    layer = DQALayer(3, device=device, shots=2000, gradient=gradient, device_options={"seed": 0})
+    exact = DQALayer(3)
+    fields = draw_fields(1, 1, 1, 3).float()
+    assert largest_difference(layer(fields), exact(fields)) < 5 * 0.5 / 2000**0.5
+    assert float(layer.standard_error.max()) == pytest.approx(0.5 / 2000**0.5, rel=0.5)
+    layer(fields.requires_grad_()).sum().backward()
+    assert fields.grad.isfinite().all()

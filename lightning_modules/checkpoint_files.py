@@ -45,3 +45,12 @@ def class_config(settings: dict[str, Any], left_out: tuple[str, ...] = ()) -> di
     """Return saved hyper-parameters as {class_path, init_args}."""
     arguments = {name: value for name, value in settings.items() if name not in ("_class_path", *left_out)}
     return {"class_path": settings["_class_path"], "init_args": arguments}
+
+
+def check_same_class(saved: str, asked_for: str) -> None:
+    """Raise ValueError where a checkpoint is of another class than that of the model, both as import paths."""
+    if saved != asked_for:
+        raise ValueError(
+            f"The checkpoint is of {saved}, and the model is a {asked_for}: take the other model, or a checkpoint of "
+            "this one."
+        )

@@ -16,7 +16,7 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_modules.calibrate import calibrate_command
-from lightning_modules.checkpoint_files import LINKED, checkpoint_config
+from lightning_modules.checkpoint_files import LINKED, check_same_class, checkpoint_config
 from lightning_modules.config_files import check_config_files, null_settings_as_config, value_of
 from lightning_modules.error_sentences import is_of_the_project, sentence
 from lightning_modules.estimate import estimate
@@ -86,7 +86,10 @@ class HybridAttentionCLI(LightningCLI):
             name = name.removeprefix("init_args.")
             if found and name in LINKED:
                 raise ValueError(f"The model takes {name} from the data: set --data.init_args.{name} or other data.")
-        self.config = parser.parse_args(_checkpoint_first(arguments))
+        saved = _checkpoint_config(arguments)
+        self.config = parser.parse_args(_checkpoint_first(arguments, saved))
+        if "model" in saved:
+            check_same_class(saved["model"]["class_path"], self.config[self.config.subcommand].model.class_path)
 
     def _parse_ckpt_path(self) -> None:
         """Leave the parsed settings as they are: LightningCLI would let those of the checkpoint win."""
@@ -194,12 +197,16 @@ def _num_types(data: Any) -> Any:
     return getattr(data, "num_types", None)
 
 
-def _checkpoint_first(arguments: list[str]) -> list[str]:
+def _checkpoint_config(arguments: list[str]) -> dict[str, Any]:
+    """Return the settings of the checkpoint that the arguments name, or none."""
+    path = value_of("ckpt_path", arguments)
+    return {} if path in (None, *_NO_FILES) or arguments[0] not in _SUBCOMMANDS else checkpoint_config(str(path))
+
+
+def _checkpoint_first(arguments: list[str], saved: dict[str, Any]) -> list[str]:
     """Insert the settings of the checkpoint as the first config after the subcommand, and check the config files."""
     if not arguments or arguments[0] not in _SUBCOMMANDS:
         return arguments
-    path = value_of("ckpt_path", arguments)
-    config = None if path in (None, *_NO_FILES) else checkpoint_config(str(path))
-    check_config_files(arguments, config and config.get("model"))
-    given = null_settings_as_config(arguments)
-    return given if config is None else [given[0], "--config", json.dumps(config), *given[1:]]
+    check_config_files(arguments, saved.get("model"))
+    subcommand, *given = null_settings_as_config(arguments)
+    return [subcommand, *(["--config", json.dumps(saved)] if saved else []), *given]

@@ -14,6 +14,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from datamodules.bracket_words import NOT_SCORED
 from datamodules.tensor_batches import ResumableLoader, settle
 from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, DQALayer, IsingLayer, SoftmaxAttention
+from lightning_modules.checkpoint_files import check_same_class
 from lightning_modules.layer_factories import LayerFactory, class_path, to_factory, to_plain
 
 _RESCALED = "rescaled_layers"
@@ -134,6 +135,8 @@ class SequenceModule(pl.LightningModule):
         fit_loop = checkpoint["loops"]["fit_loop"]
         progress = fit_loop["epoch_loop.batch_progress"]
         unfinished = progress["current"]["ready"] - progress["current"]["processed"]
+        for counts in (progress["current"], progress["total"]):
+            counts.update({name: counts[name] - unfinished for name in ("ready", "started")})
         for state in fit_loop["state_dict"].get("combined_loader", []):
             settle(state, unfinished, progress["is_last_batch"] and not unfinished)
 
@@ -150,12 +153,8 @@ class SequenceModule(pl.LightningModule):
         Quantum layers of the annealing schedule that a checkpoint was rescaled for are rescaled as it was.
         """
         saved = checkpoint.get("hyper_parameters", {})
-        kind = saved.get("_class_path", self.hparams["_class_path"])
-        if kind != self.hparams["_class_path"]:
-            raise ValueError(
-                f"The checkpoint is of {kind}, and the model is a {self.hparams['_class_path']}: take the other "
-                "model, or a checkpoint of this one."
-            )
+        kind = self.hparams["_class_path"]
+        check_same_class(saved.get("_class_path", kind), kind)
         if saved.get("vocabulary", self.hparams.get("vocabulary")) != self.hparams.get("vocabulary"):
             raise ValueError(
                 "The checkpoint was trained on another vocabulary than the model's "

@@ -33,6 +33,12 @@ def test_the_commands_are_those_that_this_test_knows():
     assert kinds == {"python3", "pip", "python", "hybrid-attention"}
 
 
+def checkpoint(task, name, *settings):
+    small = ["--trainer.max_steps=1", "--trainer.enable_progress_bar=false", "--test_after_fit=false"]
+    main(["fit", "--config", f"configs/{task}.yaml", *small, *settings])
+    next(Path("runs").rglob("last.ckpt")).rename(name)
+
+
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("hybrid-attention")])
 def test_each_command_runs(command, tmp_path, monkeypatch, capsys):
     arguments = shlex.split(command)[1:]
@@ -40,15 +46,19 @@ def test_each_command_runs(command, tmp_path, monkeypatch, capsys):
     os.symlink(ROOT / "configs", tmp_path / "configs")
     monkeypatch.chdir(tmp_path)
     if "--ckpt_path=my_checkpoint.ckpt" in arguments:
-        small = ["--data.init_args.context_length=4", "--trainer.max_steps=1", "--trainer.enable_progress_bar=false"]
-        main(["fit", "--config", "configs/brackets.yaml", "--test_after_fit=false", *small])
-        next(Path("runs").rglob("last.ckpt")).rename("my_checkpoint.ckpt")
+        short = "16" if arguments[0] == "fit" else "4"
+        checkpoint("brackets", "my_checkpoint.ckpt", f"--data.init_args.context_length={short}")
+    if "--ckpt_path=my_language_model.ckpt" in arguments:
+        source = ["--data.init_args.source=my_text.txt", "--data.init_args.context_length=6"]
+        checkpoint("tiny_shakespeare", "my_language_model.ckpt", *source)
     if "my_schedule.yaml" in arguments:
         (tmp_path / "my_schedule.yaml").write_text(yaml.safe_dump(schedule_config(LinearSchedule(4, 5.0))))
     small = ["--data.init_args.batch_size=2", "--trainer.fast_dev_run=true", "--trainer.enable_progress_bar=false"]
     few = ["--num_spins=[3]", "--num_instances=9", "--num_tuning=9"]
-    main([*arguments, *(few if arguments[0] == "calibrate" else small)])
-    shown = {"estimate": "training epoch", "calibrate": "rms error"}
+    main([*arguments, *{"calibrate": few, "generate": ["--max_new_characters=4"]}.get(arguments[0], small)])
+    shown = {"estimate": "training epoch", "calibrate": "rms error", "generate": "now is"}
+    if arguments[0] == "generate" and not any("--prompt" in argument for argument in arguments):
+        shown["generate"] = "\n"
     assert shown.get(arguments[0], "test_accuracy") in capsys.readouterr().out
 
 

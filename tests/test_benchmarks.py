@@ -75,7 +75,9 @@ def test_the_device_benchmark_prints_a_table_and_the_aims(dqa_devices, capsys):
         assert all(float(cell[0]) > 0 for cell in row[3:5])
         assert (row[5] == ["-"]) == (row[1] == ["lightning.qubit"])
         assert (len(row[5]) == 2) == (row[1] == ["hybrid.statevector"])
-    assert lines[-6].startswith("training step of configs/brackets.yaml, T = 8, embed_dim 8, batch 64, TunedSchedule(steps=8)")
+    assert lines[-6].startswith(
+        "training step of configs/brackets.yaml, T = 8, embed_dim 8, batch 64, TunedSchedule(steps=8)"
+    )
     aims = lines[-5:]
     assert all(line.startswith("aim: ") for line in aims)
     assert [line.endswith("not measured") for line in aims] == [True] * 4 + [False]

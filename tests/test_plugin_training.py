@@ -22,6 +22,7 @@ SETTINGS = {
     "data.init_args.num_val": 2,
     "data.init_args.num_test": 2,
     "data.init_args.batch_size": 2,
+    "model.init_args.layer.init_args.schedule": "LinearSchedule",
     "model.init_args.layer.init_args.schedule.init_args.steps": 2,
     "model.init_args.layer.init_args.schedule.init_args.tau": 2,
     "trainer.max_steps": STEPS,

@@ -58,6 +58,7 @@ def native_is_used(fields: Tensor, couplings: Tensor) -> bool:
         and fields.dtype == couplings.dtype
         and type(fields) in (Tensor, nn.Parameter)
         and type(couplings) in (Tensor, nn.Parameter)
+        and not (fields.is_neg() or couplings.is_neg())
         and not torch.compiler.is_compiling()
     )
 
@@ -121,7 +122,7 @@ class NativeRows(Function):
         """Return the gradients for fields and couplings."""
         fields, couplings, p, saved = ctx.saved_tensors
         plans: tuple[Plan, ...] = ctx.plans
-        grad = ctx.arrangement.rows(grad)
+        grad = ctx.arrangement.rows(grad.resolve_neg())
         grad_fields = torch.zeros_like(fields)
         partial = None
         if ctx.needs_input_grad[1]:

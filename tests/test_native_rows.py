@@ -181,6 +181,26 @@ def test_the_environment_switches_the_kernels_off(monkeypatch, value, native):
     assert not native_rows.native_is_used(h.half(), J.half())
 
 
+def lazily_negated(x):
+    """-x, which torch keeps as x and a flag."""
+    negated = torch.view_as_complex(torch.stack((x, x), -1)).conj().imag
+    assert negated.is_neg()
+    return negated
+
+
+def test_lazily_negated_tensors_have_the_values_that_torch_gives_them():
+    h, J, g = draw(3, 5), draw(5, 5, seed=1), draw(3, 5, seed=2)
+
+    def results(fields, couplings, grad):
+        fields, couplings = fields.detach().requires_grad_(), couplings.detach().requires_grad_()
+        p = exact_marginals(fields, couplings)
+        return p.detach(), *torch.autograd.grad(p, (fields, couplings), grad)
+
+    expected = results(-h, -J, -g)
+    found = results(lazily_negated(h), lazily_negated(J), lazily_negated(g))
+    assert all(largest_difference(*pair) < 1e-12 for pair in zip(found, expected, strict=True))
+
+
 def test_without_compiled_kernels_tensor_operations_compute_the_same(monkeypatch):
     h, J = draw(5, 5), draw(5, 5, seed=1)
     expected = exact_marginals(h, J, causal_mask(5))

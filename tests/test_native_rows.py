@@ -188,16 +188,17 @@ def lazily_negated(x):
     return negated
 
 
-def test_lazily_negated_tensors_have_the_values_that_torch_gives_them():
-    h, J, g = draw(3, 5), draw(5, 5, seed=1), draw(3, 5, seed=2)
+@pytest.mark.parametrize("negated", ["fields", "couplings", "gradient"])
+def test_lazily_negated_tensors_have_the_values_that_torch_gives_them(negated):
+    given = {"fields": draw(3, 5), "couplings": draw(5, 5, seed=1), "gradient": draw(3, 5, seed=2)}
 
     def results(fields, couplings, grad):
         fields, couplings = fields.detach().requires_grad_(), couplings.detach().requires_grad_()
         p = exact_marginals(fields, couplings)
         return p.detach(), *torch.autograd.grad(p, (fields, couplings), grad)
 
-    expected = results(-h, -J, -g)
-    found = results(lazily_negated(h), lazily_negated(J), lazily_negated(g))
+    expected = results(*{**given, negated: -given[negated]}.values())
+    found = results(*{**given, negated: lazily_negated(given[negated])}.values())
     assert all(largest_difference(*pair) < 1e-12 for pair in zip(found, expected, strict=True))
 
 

@@ -79,9 +79,9 @@ def settle(state: dict[str, Any], unfinished: int, epoch_is_over: bool) -> None:
 
 
 def batches(first: Tensor, second: Tensor, batch_size: int, shuffle: bool, num_workers: int) -> DataLoader:
-    """Return a loader of (batch, ...) pairs; the last batch may be smaller. Torch's global
-    generator, when the loader is made, fixes how its epochs are shuffled.
+    """Return a loader of (batch, ...) pairs; the last batch may be smaller.
 
+    Torch's global generator, when the loader is made, fixes how its epochs are shuffled.
     The sampler is an ordinary one, over rows, so that Lightning can split the rows over processes or fix their order.
     """
     rows = TensorBatches(first, second)

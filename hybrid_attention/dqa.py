@@ -1,6 +1,5 @@
 """The quantum layer: marginals from the Trotterized diabatic annealing circuit on any PennyLane device."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +21,7 @@ from hybrid_attention.tuned_schedule import TunedSchedule
 
 _FIXED_SETTINGS = ("device", "device_options", "schedule", "shots", "gradient", "mitigate_readout")
 _ROOM_FOR_NOISE = 0.1
+_LEAST_BETA, _MOST_BETA = 0.001, 1000
 
 
 class DQALayer(IsingLayer):
@@ -147,10 +147,12 @@ class DQALayer(IsingLayer):
         call, are no parameters, and are not in the state_dict.
 
         Raises:
-            ValueError: if one of them is not positive and finite.
+            ValueError: if one of them is not between 0.001 and 1000.
         """
-        if not all(0 < beta < math.inf for beta in (beta_h, beta_J)):
-            raise ValueError(f"beta_h={beta_h} and beta_J={beta_J} were given: give two positive, finite numbers.")
+        if not all(_LEAST_BETA <= beta <= _MOST_BETA for beta in (beta_h, beta_J)):
+            raise ValueError(
+                f"beta_h={beta_h} and beta_J={beta_J} were given: give two numbers from {_LEAST_BETA} to {_MOST_BETA}."
+            )
         betas = (self.schedule.beta_h * beta_h, self.schedule.beta_J * beta_J)
         given = (beta_h, beta_J) == (1, 1)
         self._circuits.use(self.schedule if given else FreeSchedule.from_angles(self.schedule.angles(), betas))

@@ -8,7 +8,7 @@ import os
 import warnings
 from array import array
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -81,11 +81,8 @@ def native_marginals(
     Source: arXiv 2606.12478, the marginals of Boltzmann attention.
     """
     plans = _plan(present, arrangement, fields.shape[-1], fields.dtype == torch.float64, torch.get_num_threads())
-    if torch.is_grad_enabled() and (fields.requires_grad or couplings.requires_grad):
-        p, least = NativeRows.apply(fields, couplings, arrangement, plans)
-    else:
-        rows, _, least = _solve(arrangement.rows(fields), couplings.contiguous(), plans, save=False)
-        p = arrangement.restore(rows)
+    trains = torch.is_grad_enabled() and (fields.requires_grad or couplings.requires_grad)
+    p, least = NativeRows.apply(fields, couplings, arrangement, plans, trains)
     return p if least >= smallest_partition(p.dtype) else None
 
 
@@ -107,18 +104,18 @@ class NativeRows(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, fields: Tensor, couplings: Tensor, arrangement: RowArrangement, plans: tuple[Plan, ...]
+        ctx: Any, fields: Tensor, couplings: Tensor, arrangement: RowArrangement, plans: tuple[Plan, ...], trains: bool
     ) -> tuple[Tensor, float]:
         """Return the marginals, and the least partition function, NaN if a field or a coupling is not finite."""
         rows, couplings = arrangement.rows(fields), couplings.contiguous()
-        p, saved, least = _solve(rows, couplings, plans, save=True)
+        p, saved, least = _solve(rows, couplings, plans, save=trains)
         ctx.arrangement, ctx.plans = arrangement, plans
         ctx.save_for_backward(rows, couplings, p, saved)
         return arrangement.restore(p), least
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, Tensor | None, None, None, None]:
         """Return the gradients for fields and couplings."""
         fields, couplings, p, saved = ctx.saved_tensors
         plans: tuple[Plan, ...] = ctx.plans
@@ -144,7 +141,7 @@ class NativeRows(Function):
 
         _on_threads(run, len(plans))
         grad_couplings = None if partial is None else partial.sum(0).to(p.dtype)
-        return ctx.arrangement.restore(grad_fields), grad_couplings, None, None
+        return ctx.arrangement.restore(grad_fields), grad_couplings, None, None, None
 
 
 def _solve(
@@ -181,9 +178,15 @@ def _scratch(plans: Sequence[Plan], like: Tensor) -> list[Tensor]:
 
 
 def _on_threads(run: Callable[[int], _Result], count: int) -> list[_Result]:
-    """Return run(0), ..., run(count - 1), the first of which this thread does itself."""
+    """Return run(0), ..., run(count - 1), the first of which this thread does itself.
+
+    No thread is left running when this is interrupted, as it would go on to use memory that is free then.
+    """
     others = [_pool().submit(run, number) for number in range(1, count)]
-    return [run(0), *(other.result() for other in others)]
+    try:
+        return [run(0), *(other.result() for other in others)]
+    finally:
+        wait(others)
 
 
 @lru_cache(maxsize=1)

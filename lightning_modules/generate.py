@@ -22,6 +22,9 @@ such as --model.init_args.layer.init_args.shots=1000. Text goes to the standard 
 error."""
 
 
+_SEEDS = 2**32
+
+
 def generate_command(arguments: Sequence[str]) -> None:
     """Run `hybrid-attention generate` with the arguments that follow it on the command line.
 
@@ -74,6 +77,8 @@ def run_generation(
     """
     if max_new_characters < 1:
         raise ValueError(f"max_new_characters={max_new_characters} was given: give 1 or more.")
+    if not 0 <= seed < _SEEDS:
+        raise ValueError(f"seed={seed} was given: give a whole number from 0 to {_SEEDS - 1}.")
     check_sampling(temperature, top_k)
     language_model = CharLanguageModel.load_from_checkpoint(ckpt_path, map_location="cpu", **(model or {})).eval()
     vocabulary = language_model.hparams["vocabulary"]

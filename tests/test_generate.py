@@ -125,6 +125,7 @@ def test_characters_are_written_as_soon_as_they_cannot_begin_the_stop_string():
         (["--temperature=-1"], "temperature=-1.0 was given: give a finite number"),
         (["--top_k=0"], "top_k=0 was given: give 1 or more"),
         (["--max_new_characters=0"], "max_new_characters=0 was given"),
+        (["--seed=-1"], "seed=-1 was given: give a whole number from 0 to 4294967295"),
         (["--model.init_args.embed_dim=16"], "The checkpoint does not fit the model"),
         (["--config", str(CONFIGS / "devices/lightning_qubit.yaml")], "give a layer file before it"),
         (

@@ -1,10 +1,12 @@
 """The native kernels give the numbers of the tensor operations, on every instruction set that the processor has."""
 
 import math
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 from conftest import needs_native_kernels
 from oracle import causal_mask, draw, draw_mask, largest_difference, marginals_by_loops
 
@@ -200,6 +202,28 @@ def test_lazily_negated_tensors_have_the_values_that_torch_gives_them(negated):
     expected = results(*{**given, negated: -given[negated]}.values())
     found = results(*{**given, negated: lazily_negated(given[negated])}.values())
     assert all(largest_difference(*pair) < 1e-12 for pair in zip(found, expected, strict=True))
+
+
+def test_derivatives_that_the_kernels_do_not_have_are_refused():
+    h, J = draw(3, 4), draw(4, 4, seed=1)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        exact_marginals(forward_ad.make_dual(h, torch.ones_like(h)), J)
+    with pytest.raises(RuntimeError, match="autograd"):
+        torch.func.vmap(lambda fields: exact_marginals(fields, J))(h)
+
+
+def test_an_interrupted_call_waits_for_its_threads():
+    finished = []
+
+    def run(number):
+        if number == 0:
+            raise KeyboardInterrupt
+        time.sleep(0.1)
+        finished.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        native_rows._on_threads(run, 3)
+    assert sorted(finished) == [1, 2]
 
 
 def test_without_compiled_kernels_tensor_operations_compute_the_same(monkeypatch):

@@ -39,6 +39,7 @@ _HEADER = (
 )
 _FRESH = 1
 _TAU_PER_STEP = 1.25
+_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def run_calibration(
     field_spread: list[float] = [0.5, 1.0],  # noqa: B006
     coupling_spread: list[float] = [0.2, 0.3],  # noqa: B006
     ckpt_path: str | None = None,
-    steps: int = 8,
+    steps: int | None = None,
     schedule: Schedule | None = None,
     tune: Literal["none", "tau", "angles"] = "none",
     num_tuning: int = 128,
@@ -100,7 +101,8 @@ def run_calibration(
         field_spread: Spreads of the fields h in nats, one for each kind of models.
         coupling_spread: Spreads of the couplings J in nats, one for each kind of models.
         ckpt_path: Checkpoint whose couplings, and fields on its validation data, are taken in place of random ones.
-        steps: Trotter steps of the linear schedule of tau = 1.25 steps that is taken where no schedule is given.
+        steps: Trotter steps of the linear schedule of tau = 1.25 steps that is taken where no schedule is given; 8 of them
+            without.
         schedule: Schedule to report on, or to tune.
         tune: Tune nothing, the duration tau of the schedule, or all its angles.
         num_tuning: Models of each kind and size to tune on, at most.
@@ -119,6 +121,8 @@ def run_calibration(
     for path in (output, plot):
         if path is not None and Path(path).exists() and not overwrite:
             raise ValueError(f"{path!r} exists: move it away, give another name, or set --overwrite=true.")
+    if steps is not None and schedule is not None:
+        raise ValueError(f"steps={steps} and a schedule were given: set the steps of the schedule, --schedule.steps.")
     if plot is not None:
         check_matplotlib()
     annealer = Annealer(device, shots, device_options)
@@ -126,7 +130,7 @@ def run_calibration(
         groups = _drawn(num_spins, field_spread, coupling_spread, num_instances, num_tuning, seed)
     else:
         groups = _of_checkpoint(ckpt_path, num_instances, num_tuning, seed)
-    chosen = LinearSchedule(steps, tau=_TAU_PER_STEP * steps) if schedule is None else schedule
+    chosen = _linear(_STEPS if steps is None else steps) if schedule is None else schedule
     if tune != "none":
         chosen = _tuned(tune, chosen, [group.tuning for group in groups], restarts, iterations, seed, reach)
     reports = []
@@ -155,6 +159,10 @@ def schedule_config(schedule: Schedule) -> dict[str, Any]:
     plain = {"class_path": class_path(type(schedule)), "init_args": arguments}
     layer = {"class_path": "hybrid_attention.DQALayer", "init_args": {"schedule": plain}}
     return {"model": {"init_args": {"layer": layer}}}
+
+
+def _linear(steps: int) -> LinearSchedule:
+    return LinearSchedule(steps, tau=_TAU_PER_STEP * steps)
 
 
 def _drawn(

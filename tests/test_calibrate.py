@@ -114,11 +114,12 @@ def test_files_are_not_overwritten_silently():
         (["--shots=1"], "2 or more"),
         (["--ckpt_path=none.ckpt"], "There is no checkpoint 'none.ckpt'"),
         (["--nonsense=1"], "nonsense"),
+        (["--steps=2", "--schedule=TunedSchedule"], "steps=2 and a schedule were given"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_in_a_sentence(arguments, words, capsys):
     with pytest.raises(SystemExit, match=rf"hybrid-attention: error: .*{words}"):
-        main(["calibrate", *SMALL[1:], *arguments])
+        main(["calibrate", *SMALL[1:-1], *arguments])
 
 
 def test_a_figure_without_matplotlib_names_the_extra(monkeypatch):

@@ -101,8 +101,7 @@ def run_calibration(
         field_spread: Spreads of the fields h in nats, one for each kind of models.
         coupling_spread: Spreads of the couplings J in nats, one for each kind of models.
         ckpt_path: Checkpoint whose couplings, and fields on its validation data, are taken in place of random ones.
-        steps: Trotter steps of the linear schedule of tau = 1.25 steps that is taken where no schedule is given; 8 of them
-            without.
+        steps: Trotter steps, 8 without, of the linear schedule of tau = 1.25 steps that is taken where none is given.
         schedule: Schedule to report on, or to tune.
         tune: Tune nothing, the duration tau of the schedule, or all its angles.
         num_tuning: Models of each kind and size to tune on, at most.

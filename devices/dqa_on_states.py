@@ -13,7 +13,7 @@ from pennylane.devices.qubit import apply_operation
 from pennylane.typing import TensorLike
 from torch import Tensor
 
-from devices.dqa import DQA
+from devices.dqa import DQA, coupled_pairs
 from devices.quench import DEFAULT_MEMORY_BUDGET, quench_probabilities, quench_state
 
 INTERFACES = ("torch", "autograd", "numpy")
@@ -25,12 +25,28 @@ def dqa_probabilities(operation: DQA, memory_budget: int = DEFAULT_MEMORY_BUDGET
     They come in the interface of the operation's parameters, which differentiates them; numbers become numpy arrays.
     Cost: that of quench_probabilities.
     """
-    interface = qml.math.get_deep_interface(operation.data)
+    data = _with_all_pairs(operation)
+    interface = qml.math.get_deep_interface(data)
     if interface == "torch":
-        return quench_probabilities(*as_tensors(operation.data), memory_budget=memory_budget)
+        return quench_probabilities(*as_tensors(data), memory_budget=memory_budget)
     if interface == "autograd":
-        return _probabilities(*operation.data, memory_budget=memory_budget)
-    return quench_probabilities(*as_tensors(operation.data), memory_budget=memory_budget).numpy()
+        return _probabilities(*data, memory_budget=memory_budget)
+    return quench_probabilities(*as_tensors(data), memory_budget=memory_budget).numpy()
+
+
+def _with_all_pairs(operation: DQA) -> tuple[TensorLike, TensorLike, TensorLike]:
+    """Return fields, couplings of all pairs, with 0 for those that are not coupled, and angles."""
+    fields, couplings, angles = operation.data
+    coupled = coupled_pairs(len(operation.wires), operation.hyperparameters["coupling_range"])
+    every = coupled_pairs(len(operation.wires))
+    if len(coupled) == len(every):
+        return fields, couplings, angles
+    where = {pair: place for place, pair in enumerate(every)}
+    spread = np.zeros((len(coupled), len(every)))
+    spread[range(len(coupled)), [where[pair] for pair in coupled]] = 1
+    if isinstance(couplings, Tensor):
+        return fields, couplings @ torch.from_numpy(spread).to(couplings), angles
+    return fields, qml.math.dot(couplings, spread), angles
 
 
 def as_tensors(data: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,7 +118,7 @@ def _apply_dqa(operation: DQA, state: TensorLike, is_state_batched: bool = False
             state = apply_operation(gate, state, is_state_batched=is_state_batched)
             is_state_batched = is_state_batched or gate.batch_size is not None
         return state
-    parameters = as_tensors(operation.data)
+    parameters = as_tensors(_with_all_pairs(operation))
     psi = state if isinstance(state, Tensor) else torch.from_numpy(np.array(state))
     wires = [wire + is_state_batched for wire in operation.wires]
     after = _apply_to_wires(psi.to(parameters[0].device), parameters, wires, is_state_batched, operation.batch_size)

@@ -1,6 +1,13 @@
 """Boltzmann attention: Ising marginals as attention weights, exactly or from a quantum circuit."""
 
 from hybrid_attention.attention import BoltzmannAttention, SoftmaxAttention
+from hybrid_attention.coupling_shapes import (
+    BandedCouplings,
+    CouplingShape,
+    FreeCouplings,
+    ToeplitzCouplings,
+    convert_couplings,
+)
 from hybrid_attention.dqa import DQALayer
 from hybrid_attention.exact import ExactLayer, exact_marginals
 from hybrid_attention.free_schedule import FreeSchedule
@@ -12,11 +19,14 @@ from hybrid_attention.transformer import DecoderOnlyTransformer
 from hybrid_attention.tuned_schedule import TunedSchedule
 
 __all__ = [
+    "BandedCouplings",
     "BoltzmannAttention",
+    "CouplingShape",
     "DQALayer",
     "DecoderOnlyTransformer",
     "ExactLayer",
     "FieldsOnlyLayer",
+    "FreeCouplings",
     "FreeSchedule",
     "IsingLayer",
     "LinearSchedule",
@@ -24,7 +34,9 @@ __all__ = [
     "Schedule",
     "SmoothSchedule",
     "SoftmaxAttention",
+    "ToeplitzCouplings",
     "TunedSchedule",
+    "convert_couplings",
     "energy",
     "exact_marginals",
 ]

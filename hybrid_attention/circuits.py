@@ -61,6 +61,7 @@ class QuenchCircuits:
         shots: samples for each query, or None for exact probabilities.
         gradient: as for DQALayer, which keeps what is chosen.
         mitigate_readout: whether errors of readout are measured and taken out of all results.
+        coupling_range: the largest distance of two coupled spins; pairs further apart have no gate.
 
     Raises:
         ValueError: if the options hold wires, shots or credentials, the shots are no whole number of 2 or more, the
@@ -79,6 +80,7 @@ class QuenchCircuits:
         shots: int | None,
         gradient: str,
         mitigate_readout: bool,
+        coupling_range: int,
     ) -> None:
         _check_options(options)
         if shots is not None and (type(shots) is not int or shots < 2):
@@ -93,6 +95,7 @@ class QuenchCircuits:
         self.schedule = schedule
         self.shots = shots
         self.mitigate_readout = mitigate_readout
+        self.coupling_range = coupling_range
         self.max_circuits: int | None = None
         self.num_run = 0
         self.readout_errors: Tensor | None = None
@@ -170,7 +173,7 @@ class QuenchCircuits:
                 qnode = qml.transforms.broadcast_expand(qnode)
             if self.shots is not None:
                 qnode = qml.set_shots(qnode, self.shots)
-            shapes = {"couplings": (self.num_heads, num_pairs(num_wires))}
+            shapes = {"couplings": (self.num_heads, num_pairs(num_wires, self.coupling_range))}
             self.made[num_wires, gradient] = qml.qnn.TorchLayer(qnode, shapes, {"couplings": torch.nn.init.zeros_})
         return self.made[num_wires, gradient]
 
@@ -215,12 +218,12 @@ class QuenchCircuits:
         with torch.inference_mode(False):
             angles = self.schedule.angles()
         beta_h, beta_J, heads = self.schedule.beta_h, self.schedule.beta_J, self.num_heads
-        measures_z, wires = self.measures_z, range(num_wires)
+        measures_z, wires, coupling_range = self.measures_z, range(num_wires), self.coupling_range
 
         def quench(inputs: Tensor, couplings: Tensor) -> Any:
             fields, here = inputs[:, :num_wires], inputs[:, num_wires:].detach()
-            pairs = present_pairs(couplings.repeat_interleave(len(inputs) // heads, dim=0), here)
-            DQA(fields / beta_h, pairs / beta_J, angles.to(inputs.device), wires=wires)
+            pairs = present_pairs(couplings.repeat_interleave(len(inputs) // heads, dim=0), here, coupling_range)
+            DQA(fields / beta_h, pairs / beta_J, angles.to(inputs.device), wires, coupling_range)
             if measures_z:
                 return [qml.expval(qml.Z(wire)) for wire in wires]
             return qml.probs(wires=wires)
@@ -237,9 +240,9 @@ def distinct(queries: Queries) -> tuple[Queries, Tensor | None]:
     return replace(queries, inputs=rows.view(-1, *inputs.shape[:1], *inputs.shape[2:]).transpose(0, 1)), places
 
 
-def present_pairs(couplings: Tensor, here: Tensor) -> Tensor:
+def present_pairs(couplings: Tensor, here: Tensor, coupling_range: int | None = None) -> Tensor:
     """Return couplings (..., pairs) where both spins are present, and 0 elsewhere; here (..., T) is 0 or 1."""
-    first, second = pair_index(here.shape[-1], here.device)
+    first, second = pair_index(here.shape[-1], here.device, coupling_range)
     return couplings * (here[..., first] * here[..., second])
 
 

@@ -14,7 +14,13 @@ from hybrid_attention.precision import without_autocast
 from hybrid_attention.state_tables import occupations
 
 
-def covariance_marginals(fields: Tensor, pairs: Tensor, probabilities: Tensor, shots: int | None = None) -> Tensor:
+def covariance_marginals(
+    fields: Tensor,
+    pairs: Tensor,
+    probabilities: Tensor,
+    shots: int | None = None,
+    coupling_range: int | None = None,
+) -> Tensor:
     """Return the marginals of given distributions, whose gradients are covariances of the same distributions.
 
     Args:
@@ -24,6 +30,7 @@ def covariance_marginals(fields: Tensor, pairs: Tensor, probabilities: Tensor, s
         shots: the number of samples that were counted, 2 or more: covariances are then divided by shots - 1, which
             makes them unbiased where no readout errors were taken out, and else right up to 1 / shots. Without it the
             probabilities are exact.
+        coupling_range: pairs hold only those at most that far apart; all of them without it.
 
     Returns:
         p_j = P(s_j = +1): (rows, T).
@@ -32,16 +39,19 @@ def covariance_marginals(fields: Tensor, pairs: Tensor, probabilities: Tensor, s
     Source: linear response of the Boltzmann distribution, dm_j/dh_k = cov(s_j, s_k) at beta = 1.
     """
     unbiased = 1.0 if shots is None else shots / (shots - 1)
-    return _Covariances.apply(fields, pairs, probabilities.detach(), unbiased)
+    return _Covariances.apply(fields, pairs, probabilities.detach(), unbiased, coupling_range)
 
 
 class _Covariances(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, fields: Tensor, pairs: Tensor, probabilities: Tensor, unbiased: float) -> Tensor:
+    def forward(
+        ctx: Any, fields: Tensor, pairs: Tensor, probabilities: Tensor, unbiased: float, coupling_range: int | None
+    ) -> Tensor:
         n = occupied(fields.shape[-1], probabilities.dtype, probabilities.device)
         p = probabilities @ n.T
         ctx.save_for_backward(probabilities, p)
         ctx.unbiased = unbiased
+        ctx.coupling_range = fields.shape[-1] if coupling_range is None else coupling_range
         return p
 
     @staticmethod
@@ -57,11 +67,12 @@ class _Covariances(torch.autograd.Function):
         grad_fields = weights @ spins.T if ctx.needs_input_grad[0] else None
         grad_pairs = None
         if ctx.needs_input_grad[1]:
-            grad_pairs = weights.new_empty(len(weights), num_pairs(size))
-            first, _ = pair_index(size, weights.device)
+            grad_pairs = weights.new_empty(len(weights), num_pairs(size, ctx.coupling_range))
+            first, _ = pair_index(size, weights.device, ctx.coupling_range)
             for j in range(size - 1):
-                grad_pairs[:, first == j] = (weights * spins[j]) @ spins[j + 1 :].T
-        return grad_fields, grad_pairs, None, None
+                coupled = spins[j + 1 : j + 1 + ctx.coupling_range]
+                grad_pairs[:, first == j] = (weights * spins[j]) @ coupled.T
+        return grad_fields, grad_pairs, None, None, None
 
 
 def occupied(num_spins: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -11,6 +11,7 @@ from hybrid_attention.circuit_counts import Execution, stand_in_marginals
 from hybrid_attention.circuit_sizes import choose_sizes, reaches
 from hybrid_attention.circuits import QuenchCircuits, Queries, distinct, present_pairs
 from hybrid_attention.clipping import clip_fields
+from hybrid_attention.coupling_shapes import CouplingShape
 from hybrid_attention.covariance import covariance_marginals, occupied, standard_errors, weight_standard_errors
 from hybrid_attention.free_schedule import FreeSchedule
 from hybrid_attention.gradient_methods import shifted_circuits
@@ -54,6 +55,7 @@ class DQALayer(IsingLayer):
             these errors back out of all results.
         max_circuits: how many circuits the layer may submit in its life, one for each query and shifted parameter; a
             forward pass that would need more raises RuntimeError before it submits any. No limit without it.
+        coupling_shape: as for IsingLayer; a pair that is not coupled has no gate.
 
     Raises:
         ValueError: as for IsingLayer, and if the schedule has no positive inverse temperatures, the device cannot be
@@ -79,8 +81,9 @@ class DQALayer(IsingLayer):
         device_options: dict[str, Any] | None = None,
         mitigate_readout: bool = False,
         max_circuits: int | None = None,
+        coupling_shape: CouplingShape | None = None,
     ) -> None:
-        super().__init__(num_spins, num_heads)
+        super().__init__(num_spins, num_heads, coupling_shape)
         self.device = device
         self.device_options = dict(device_options or {})
         self.schedule = TunedSchedule() if schedule is None else schedule
@@ -101,6 +104,7 @@ class DQALayer(IsingLayer):
             shots,
             gradient,
             mitigate_readout,
+            self.coupling_shape.range_of(num_spins),
         )
         self.gradient = self._circuits.gradient
         if num_spins and shots is None:
@@ -262,7 +266,7 @@ class DQALayer(IsingLayer):
 
         Where samples of all wires are counted together, the standard errors of attention weights come beside p.
         """
-        couplings = [self.leading_couplings(inputs.shape[-1]) for inputs in groups]
+        couplings = [self.pair_couplings(inputs.shape[-1]) for inputs in groups]
         trains_fields, trains_couplings = (
             torch.is_grad_enabled() and any(values.requires_grad for values in tensors)
             for tensors in (groups, couplings)
@@ -299,7 +303,8 @@ class DQALayer(IsingLayer):
         """Return queries whose circuits are differentiated, for gradients of fields, pairs or both."""
         shifted = 0
         if self.gradient == "parameter-shift":
-            shifted = shifted_circuits(inputs.shape[-1], len(self.schedule.angles()), fields, pairs)
+            gates = inputs.shape[-1] * fields + couplings.shape[-1] * pairs
+            shifted = shifted_circuits(gates, len(self.schedule.angles()))
         if self._circuits.measures_z:
             inputs, couplings = _OnceDifferentiable.apply(inputs), _OnceDifferentiable.apply(couplings)
         return Queries(inputs, couplings, self.gradient, shifted)
@@ -307,9 +312,10 @@ class DQALayer(IsingLayer):
     def _with_covariances(self, inputs: Tensor, couplings: Tensor, probabilities: Tensor) -> Tensor:
         """Return p (H, rows, T) from probabilities (H, rows, 2^T), with covariances as gradients."""
         fields, here = inputs[:, :, 0], inputs[:, :, 1].detach()
-        pairs = present_pairs(couplings.unsqueeze(1), here)
+        coupling_range = self.coupling_shape.range_of(fields.shape[-1])
+        pairs = present_pairs(couplings.unsqueeze(1), here, coupling_range)
         flat_fields, flat_pairs, flat = (values.flatten(0, 1) for values in (fields, pairs, probabilities))
-        return covariance_marginals(flat_fields, flat_pairs, flat, self.shots).view(fields.shape)
+        return covariance_marginals(flat_fields, flat_pairs, flat, self.shots, coupling_range).view(fields.shape)
 
     def _marginals(self, measured: Tensor) -> Tensor:
         """Return p (H, rows, T) from what was measured."""

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from hybrid_attention.coupling_shapes import CouplingShape
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.log_domain import LogDomainEnumeration
 from hybrid_attention.meet_in_the_middle import MeetInTheMiddle
@@ -51,14 +52,14 @@ def exact_marginals(fields: Tensor, couplings: Tensor, present: Tensor | None = 
 class ExactLayer(IsingLayer):
     """The exact marginals of Boltzmann attention, by enumeration in two halves.
 
-    Args and errors as for IsingLayer; num_spins up to 24.
+    Args and errors as for IsingLayer; num_spins up to 24. A smaller range of the couplings costs no less.
 
     Cost: O(2^T) multiplications and O(2^(T/2)) memory for a query of T spins, O(2^T) memory for a head.
     Source: arXiv 2606.12478, exact enumeration.
     """
 
-    def __init__(self, num_spins: int, num_heads: int = 1) -> None:
-        super().__init__(num_spins, num_heads)
+    def __init__(self, num_spins: int, num_heads: int = 1, coupling_shape: CouplingShape | None = None) -> None:
+        super().__init__(num_spins, num_heads, coupling_shape)
         _check_size(num_spins)
 
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:

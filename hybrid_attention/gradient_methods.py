@@ -50,13 +50,11 @@ def choose_gradient(gradient: str, name: str, device: qml.devices.Device, shots:
     )
 
 
-def shifted_circuits(num_wires: int, steps: int, fields: bool, pairs: bool) -> int:
-    """Return how many circuits parameter-shift runs for each query beyond its forward one.
+def shifted_circuits(gates: int, steps: int) -> int:
+    """Return how many circuits parameter-shift runs for each query beyond its forward one, two for each gate.
 
     Args:
-        num_wires: T.
+        gates: in a step whose angle needs a gradient: an RZ for each wire, an IsingZZ for each coupled pair.
         steps: Trotter steps P.
-        fields: whether fields need gradients: two circuits for the RZ gate of each wire and step.
-        pairs: whether couplings need gradients: two for the IsingZZ gate of each pair and step.
     """
-    return 2 * steps * (num_wires * fields + num_wires * (num_wires - 1) // 2 * pairs)
+    return 2 * steps * gates

@@ -39,12 +39,22 @@ def energy(spins: Tensor, fields: Tensor, couplings: Tensor) -> Tensor:
     return -(fields * spins).sum(-1) - (spins * pairs).sum(-1)
 
 
-def num_pairs(num_spins: int) -> int:
-    """Return the number of pairs of `num_spins` spins, T (T - 1) / 2."""
-    return num_spins * (num_spins - 1) // 2
+def num_pairs(num_spins: int, coupling_range: int | None = None) -> int:
+    """Return the number of pairs of `num_spins` spins, T (T - 1) / 2, or of those at most `coupling_range` apart."""
+    longest = max(num_spins - 1, 0)
+    reach = longest if coupling_range is None else min(coupling_range, longest)
+    return reach * (2 * num_spins - reach - 1) // 2
 
 
-def pair_index(num_spins: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Return the spins (j, k), j < k, of each pair, upper triangle row by row: two (T (T - 1) / 2,) tensors."""
+def pair_index(
+    num_spins: int, device: torch.device | None = None, coupling_range: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the spins (j, k), j < k, of each pair, upper triangle row by row: two (T (T - 1) / 2,) tensors.
+
+    With `coupling_range` only pairs at most that far apart are there: two (num_pairs(T, coupling_range),) tensors.
+    """
     rows, columns = torch.triu_indices(num_spins, num_spins, offset=1, device=device)
-    return rows, columns
+    if coupling_range is None:
+        return rows, columns
+    near = columns - rows <= coupling_range
+    return rows[near], columns[near]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from devices import DQA, make_device
 from hybrid_attention import DQALayer
 from hybrid_attention.circuit_counts import Execution
+from hybrid_attention.ising import num_pairs
 
 
 @dataclass(frozen=True)
@@ -157,12 +158,13 @@ def passes_of_fit(model: nn.Module, data: pl.LightningDataModule, trainer: pl.Tr
 
 def gates_of(layer: DQALayer, wires: int) -> Gates:
     """Return the gates and the depth of the layer's circuit on some wires, as PennyLane's qml.specs counts them."""
-    numbers = torch.zeros(wires), torch.zeros(wires * (wires - 1) // 2)
+    coupling_range = layer.coupling_shape.range_of(wires)
+    numbers = torch.zeros(wires), torch.zeros(num_pairs(wires, coupling_range))
     angles = layer.schedule.angles()
 
     @qml.qnode(qml.device("default.qubit", wires=wires))
     def circuit() -> qml.measurements.ProbabilityMP:
-        DQA.compute_decomposition(*numbers, angles, range(wires))
+        DQA.compute_decomposition(*numbers, angles, range(wires), coupling_range)
         return qml.probs(wires=range(wires))
 
     resources = qml.specs(circuit)()["resources"]

@@ -125,7 +125,9 @@ class ToeplitzCouplings(CouplingShape):
     def extended(self, couplings: Tensor, num_spins: int) -> Tensor | None:
         """Return couplings (H, 1, fewer distances) with 0 at the others: (H, *size(num_spins))."""
         missing = self.range_of(num_spins) - couplings.shape[-1]
-        return pad(couplings, (0, missing)) if couplings.dim() == 3 and couplings.shape[1] == 1 and missing > 0 else None
+        return (
+            pad(couplings, (0, missing)) if couplings.dim() == 3 and couplings.shape[1] == 1 and missing > 0 else None
+        )
 
 
 def convert_couplings(couplings: Tensor, source: CouplingShape, target: CouplingShape, num_spins: int) -> Tensor:

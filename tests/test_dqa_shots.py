@@ -117,9 +117,9 @@ def test_copies_run_on_their_own_device():
 def test_covariance_gradients_are_those_of_the_forward_passes_own_distribution(device, shots, monkeypatch):
     seen = []
 
-    def watch(fields, pairs, probabilities, shots):
+    def watch(fields, pairs, probabilities, shots, coupling_range):
         seen.append((fields.detach(), pairs.detach(), probabilities, shots))
-        return covariance_marginals(fields, pairs, probabilities, shots)
+        return covariance_marginals(fields, pairs, probabilities, shots, coupling_range)
 
     monkeypatch.setattr("hybrid_attention.dqa.covariance_marginals", watch)
     options = {"device_options": {}} if device == "reference.qubit" else {"device_options": {"seed": 5}}

@@ -172,9 +172,9 @@ def test_estimates_with_noise_lie_within_five_standard_errors_of_the_noise_model
 def test_covariance_gradients_are_the_covariances_of_the_devices_own_samples(kind, noisy, monkeypatch):
     seen = []
 
-    def watch(fields, pairs, probabilities, shots):
+    def watch(fields, pairs, probabilities, shots, coupling_range):
         seen.append((probabilities, shots))
-        return covariance_marginals(fields, pairs, probabilities, shots)
+        return covariance_marginals(fields, pairs, probabilities, shots, coupling_range)
 
     monkeypatch.setattr("hybrid_attention.dqa.covariance_marginals", watch)
     layer = on_device(kind, noisy)

@@ -15,6 +15,7 @@ from hybrid_attention.ising import energy
 from hybrid_attention.layers import FieldsOnlyLayer, IsingLayer
 from hybrid_attention.ramps import PausedSchedule, SmoothSchedule
 from hybrid_attention.schedules import LinearSchedule, Schedule
+from hybrid_attention.transfer_matrix import TransferMatrixLayer
 from hybrid_attention.transformer import DecoderOnlyTransformer
 from hybrid_attention.tuned_schedule import TunedSchedule
 
@@ -35,6 +36,7 @@ __all__ = [
     "SmoothSchedule",
     "SoftmaxAttention",
     "ToeplitzCouplings",
+    "TransferMatrixLayer",
     "TunedSchedule",
     "convert_couplings",
     "energy",

@@ -9,6 +9,8 @@ from torch.nn.functional import pad
 
 from hybrid_attention.ising import num_pairs, pair_index
 
+MAX_SWEPT_RANGE = 12
+
 
 class CouplingShape(ABC):
     """How the couplings J_jk of T spins follow from the parameter of a layer, which holds one set for each head."""

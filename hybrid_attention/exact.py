@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from hybrid_attention.coupling_shapes import CouplingShape
+from hybrid_attention.coupling_shapes import MAX_SWEPT_RANGE, CouplingShape
 from hybrid_attention.layers import IsingLayer, check_finite, check_finite_couplings
 from hybrid_attention.log_domain import LogDomainEnumeration
 from hybrid_attention.meet_in_the_middle import MeetInTheMiddle
@@ -60,7 +60,7 @@ class ExactLayer(IsingLayer):
 
     def __init__(self, num_spins: int, num_heads: int = 1, coupling_shape: CouplingShape | None = None) -> None:
         super().__init__(num_spins, num_heads, coupling_shape)
-        _check_size(num_spins)
+        _check_size(num_spins, self.coupling_shape)
 
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
         """Return the exact marginals, (batch, H, ..., T)."""
@@ -167,12 +167,19 @@ def _again(p: Tensor, underflow: Tensor, fields: Tensor, couplings: Tensor, pres
     return torch.stack(parts, dim=1)
 
 
-def _check_size(length: int) -> None:
+def _check_size(length: int, shape: CouplingShape | None = None) -> None:
     if length > MAX_SPINS:
+        if shape is not None and shape.range_of(length) <= MAX_SWEPT_RANGE:
+            fits = "TransferMatrixLayer, which is exact for couplings of this range at any length"
+        else:
+            fits = (
+                "MeanFieldLayer or GibbsLayer, which approximate any couplings, or TransferMatrixLayer for couplings "
+                f"of a range up to {MAX_SWEPT_RANGE}, such as BandedCouplings(range=4)"
+            )
         gigabytes = _BYTES_PER_STATE * 2.0**length / 1e9
         raise ValueError(
             f"Exact enumeration over {length} spins would take about {gigabytes:,.0f} GB for the pair weights of one "
-            f"head: use at most {MAX_SPINS} spins, or FieldsOnlyLayer, which has no limit."
+            f"head: use at most {MAX_SPINS} spins, or {fits}."
         )
 
 

@@ -7,7 +7,7 @@ import torch
 from oracle import draw
 
 import hybrid_attention.native_rows
-from hybrid_attention import DQALayer, ExactLayer, FieldsOnlyLayer, LinearSchedule
+from hybrid_attention import DQALayer, ExactLayer, FieldsOnlyLayer, LinearSchedule, TransferMatrixLayer
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers take all processors
@@ -16,11 +16,12 @@ SCHEDULE = LinearSchedule(3, 3.0)
 LAYERS = {
     "exact": ExactLayer,
     "fields only": FieldsOnlyLayer,
+    "transfer matrix": TransferMatrixLayer,
     "dqa on hybrid.statevector": lambda *sizes: DQALayer(*sizes, schedule=SCHEDULE),
     "dqa on default.qubit": lambda *sizes: DQALayer(*sizes, device="default.qubit", schedule=SCHEDULE),
     "dqa on lightning.qubit": lambda *sizes: DQALayer(*sizes, device="lightning.qubit", schedule=SCHEDULE),
 }
-EXACT = ("exact", "fields only")
+EXACT = ("exact", "fields only", "transfer matrix")
 WITH_COUPLINGS = [kind for kind in LAYERS if LAYERS[kind](2, 1).couplings is not None]
 
 # Batches of different sizes may be summed in different order.

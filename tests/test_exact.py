@@ -380,7 +380,7 @@ def test_shapes_that_do_not_fit_are_named(fields, couplings, present):
 
 @pytest.mark.parametrize(("length", "gigabytes"), [(25, "2 GB"), (30, "52 GB"), (40, "52,777 GB")])
 def test_too_many_spins_name_the_memory_and_what_to_use(length, gigabytes):
-    with pytest.raises(ValueError, match=rf"{length} spins would take about {gigabytes}.*24 spins, or FieldsOnlyLayer"):
+    with pytest.raises(ValueError, match=rf"{length} spins would take about {gigabytes}.*24 spins, or MeanFieldLayer"):
         exact_marginals(torch.zeros(length), torch.zeros(length, length))
 
 

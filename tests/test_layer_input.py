@@ -7,7 +7,7 @@ import torch
 from conftest import LAYERS, WITH_COUPLINGS, build_layer, draw_fields, every_layer
 from oracle import causal_mask
 
-from hybrid_attention import ExactLayer, FieldsOnlyLayer
+from hybrid_attention import BandedCouplings, ExactLayer, FieldsOnlyLayer, TransferMatrixLayer
 
 with_couplings = pytest.mark.parametrize("kind", WITH_COUPLINGS)
 
@@ -50,8 +50,11 @@ def test_sizes_that_make_no_layer_are_refused(kind, sizes):
 
 
 def test_too_many_spins_name_the_memory_and_what_to_use():
-    with pytest.raises(ValueError, match=r"25 spins would take about 2 GB.*FieldsOnlyLayer"):
+    with pytest.raises(ValueError, match=r"25 spins would take about 2 GB.*MeanFieldLayer or GibbsLayer"):
         ExactLayer(25)
+    with pytest.raises(ValueError, match=r"TransferMatrixLayer, which is exact for couplings of this range"):
+        ExactLayer(25, coupling_shape=BandedCouplings(4))
+    assert TransferMatrixLayer(25, coupling_shape=BandedCouplings(4))(torch.zeros(1, 1, 25)).shape == (1, 1, 25)
     assert FieldsOnlyLayer(1000)(torch.zeros(1, 1, 1000)).shape == (1, 1, 1000)
 
 

@@ -8,7 +8,8 @@ weights of the pairs of step k, shared by all rows, and f_k (new, rows) those of
 and the marginals of block k are those of M_k L_k. In the backward pass, with g = dL/dp and n the occupations, a spin
 adds g (n - p) to a sum G of mean 0; M'_k and L'_k carry the weights times the part of G that they cover, so
 
-    dL/dh = 2 E[G n] from M'_k L_k + M_k L'_k     dL/dlog W_k = W_k sum over rows of (c f L)_k M'_(k-1) + (c f L)'_k M_(k-1)
+    dL/dh_k = 2 E[G n]             from M'_k L_k + M_k L'_k
+    dL/dlog W_k = W_k E[G | k]     from X_k M'_(k-1) + X'_k M_(k-1), summed over rows, with X_k = c_(k-1) f_k L_k
 
 Rows are sorted by their number of blocks, most first: those that reach step k are its first columns.
 """

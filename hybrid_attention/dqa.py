@@ -20,7 +20,7 @@ from hybrid_attention.precision import without_autocast
 from hybrid_attention.schedules import Schedule, single_spin_response
 from hybrid_attention.tuned_schedule import TunedSchedule
 
-_FIXED_SETTINGS = ("device", "device_options", "schedule", "shots", "gradient", "mitigate_readout")
+_FIXED_SETTINGS = ("device", "device_options", "schedule", "shots", "gradient", "mitigate_readout", "coupling_shape")
 _ROOM_FOR_NOISE = 0.1
 _LEAST_BETA, _MOST_BETA = 0.001, 1000
 

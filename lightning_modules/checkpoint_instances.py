@@ -6,13 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybrid_attention.exact import MAX_SPINS
 from hybrid_attention.instances import MAX_ENUMERATED, Instances
 from hybrid_attention.ising import pair_index
 from lightning_modules.checkpoint_files import read_checkpoint
 from lightning_modules.layer_factories import imported
 from lightning_modules.sequence_module import SequenceModule
 
-_EXACT = {"class_path": "hybrid_attention.ExactLayer", "init_args": {}}
+_EXACT = "hybrid_attention.ExactLayer"
 _NEEDED = ("hyper_parameters", "datamodule_hyper_parameters")
 _SMALLEST = 2
 
@@ -32,7 +33,7 @@ def checkpoint_instances(path: str, count: int, seed: int, batches: int = 16) ->
     Raises:
         ValueError: if there is no such checkpoint, its model has no couplings, or no query sees 2 to 14 positions.
 
-    Cost: that of exact attention on these batches.
+    Cost: that of exact attention on these batches; over more than 24 positions, of the checkpoint's own layer.
     """
     model, data = _load(path)
     data.setup("fit")
@@ -101,5 +102,15 @@ def _load(path: str) -> tuple[SequenceModule, Any]:
         raise ValueError(f"{path!r} is not a checkpoint of a model and its data: give a .ckpt file that fit wrote.")
     if not any(name.endswith(".couplings") for name in checkpoint["state_dict"]):
         raise ValueError(f"The model of {path!r} has no couplings: give one with Boltzmann attention.")
-    model = imported(kinds[0]).load_from_checkpoint(path, map_location="cpu", layer=_EXACT)
+    layer = _exactly(checkpoint["hyper_parameters"])
+    model = imported(kinds[0]).load_from_checkpoint(path, map_location="cpu", layer=layer)
     return model.eval(), imported(kinds[1]).load_from_checkpoint(path)
+
+
+def _exactly(saved: dict[str, Any]) -> dict[str, Any]:
+    """Return the exact layer for the couplings of a checkpoint, or its own layer where there are too many spins."""
+    layer: dict[str, Any] = saved["layer"]
+    if saved["context_length"] > MAX_SPINS:
+        return layer
+    kept = {name: value for name, value in layer.get("init_args", {}).items() if name == "coupling_shape"}
+    return {"class_path": _EXACT, "init_args": kept}

@@ -48,7 +48,7 @@ def every(folder):
 
 def test_all_files_are_covered_here():
     folders = {path.parent.name for path in CONFIGS.rglob("*.yaml") if path.parent != CONFIGS}
-    assert folders == {"attention", "layers", "devices"}
+    assert folders == {"attention", "layers", "couplings", "devices"}
     assert {path.name for path in CONFIGS.glob("*.yaml")} == {"brackets.yaml", "tiny_shakespeare.yaml"}
 
 
@@ -66,7 +66,21 @@ def test_each_attention_variant_trains_and_tests(run, task, variant):
 @pytest.mark.parametrize("task", ["brackets", "tiny_shakespeare"])
 def test_each_layer_trains_and_tests(run, task, layer):
     out = run(task, layer, **{"data.init_args.context_length": 4})
-    assert {"exact": "ExactLayer", "dqa": "DQALayer"}[Path(layer).stem] in out
+    names = {"exact": "ExactLayer", "dqa": "DQALayer", "transfer_matrix": "TransferMatrixLayer"}
+    assert names[Path(layer).stem] in out
+
+
+@pytest.mark.parametrize("shape", every("couplings"))
+def test_each_coupling_shape_trains_on_any_layer(run, shape):
+    for layer in every("layers"):
+        out = run("brackets", layer, shape, **{"data.init_args.context_length": 4})
+        shown = {
+            "free": "num_heads=1",
+            "banded": "coupling_shape=BandedCouplings(range=8)",
+            "toeplitz": "coupling_shape=ToeplitzCouplings(range=None)",
+            "banded_toeplitz": "coupling_shape=ToeplitzCouplings(range=8)",
+        }[Path(shape).stem]
+        assert shown in out
 
 
 def device_of(file):
@@ -103,7 +117,7 @@ def test_each_device_trains_or_says_what_is_missing(run, device, monkeypatch):
 def test_files_are_commented_and_swap_one_thing_each():
     for path in CONFIGS.rglob("*.yaml"):
         assert path.read_text().startswith("# "), path
-    for folder in ("attention", "layers", "devices"):
+    for folder in ("attention", "layers", "couplings", "devices"):
         for file in every(folder):
             content = yaml.safe_load((CONFIGS / file).read_text())
             assert content.keys() == {"model"}

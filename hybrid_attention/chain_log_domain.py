@@ -38,7 +38,7 @@ def log_domain_marginals(fields: Tensor, couplings: Tensor, present: Tensor) -> 
     p = []
     for step, message in zip(reversed(steps), reversed(messages), strict=True):
         joint = (message + later).view(-1, states // 2, 2)
-        p.append((joint[..., 0].logsumexp(1) - joint.logsumexp((1, 2))).exp())
+        p.append((joint[..., 0].logsumexp(1) - joint[..., 1].logsumexp(1)).sigmoid())
         following = later.view(-1, 1, states // 2, 2).expand(-1, 2, -1, -1).reshape(-1, states, 2)
         later = (following + step).logsumexp(-1)
     return torch.stack(p[::-1], dim=1).masked_fill(~present, 0)

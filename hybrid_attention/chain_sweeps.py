@@ -129,7 +129,7 @@ class _Chain:
             later = self._with_ends(later, message)
             torch.maximum(largest[:count], later.amax((0, 1)) * self.scales[step], out=largest[:count])
             joint = (message * later).sum(0)
-            p[self._spins(step), :count] = self.occupied @ joint / joint.sum(0)
+            p[self._spins(step), :count] = (self.occupied @ joint / joint.sum(0)).clamp_(max=1)
             if step:
                 later = self._earlier(step, later * self.factors[step])
         return p, ~(largest < _LOST[p.dtype])

@@ -81,6 +81,12 @@ def log_weights(couplings: Tensor, blocks: Blocks) -> Tensor:
     return exponents.view(count, blocks.stay_states, blocks.states, blocks.states)
 
 
+def coupling_gradients(grad: Tensor, blocks: Blocks, length: int, reach: int) -> Tensor:
+    """Return the gradients (length, reach) of couplings from those of their exponents (count, stay, new, old)."""
+    products = _pair_products(blocks, reach, grad.dtype, grad.device)
+    return (grad.flatten(1) @ products.T).view(-1, reach)[:length]
+
+
 @lru_cache(maxsize=64)
 def _pair_products(blocks: Blocks, reach: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return s_i s_(i-d) for each spin i of a block and distance d: (b w, states of stay, new and old)."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hybrid_attention.chain_blocks import Blocks, blocks_of, log_weights
+from hybrid_attention.chain_blocks import Blocks, blocks_of
 from hybrid_attention.chain_log_domain import log_domain_marginals
 from hybrid_attention.chain_sweeps import ChainSweeps
 
@@ -104,7 +104,7 @@ class ChainRows:
         p, lost = ChainSweeps.apply(
             pad(rows, (0, missing)).T.contiguous(),
             pad(present, (0, missing)).T.contiguous(),
-            log_weights(couplings, self.blocks),
+            couplings,
             self.blocks,
             self.rows_of_step,
         )

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from hybrid_attention.chain_blocks import Blocks
+from hybrid_attention.chain_blocks import Blocks, coupling_gradients, log_weights
 from hybrid_attention.precision import without_autocast
 from hybrid_attention.state_tables import occupations
 
@@ -34,9 +34,8 @@ _FEWEST_ROWS = 32
 class ChainSweeps(Function):
     """Marginals of rows that share their couplings.
 
-    Input: fields (count b, R), float32 or float64, of spins in blocks; present bool (count b, R); exponents
-    (count, stay, new, old) of the pairs, as from log_weights; blocks; and for each step the number of its rows, which
-    are the first ones. An absent spin before the end of its row is taken at +1, and its couplings count.
+    Input: fields (count b, R), float32 or float64, of spins in blocks; present bool (count b, R); couplings (T, w), as
+    for log_weights; blocks; and for each step the number of its rows, which are the first ones. An absent spin before the end of its row is taken at +1, and its couplings count.
 
     Output: p (count b, R), 0 at absent spins, and bool (R,), rows whose weights span more than floating point does,
     which have no valid p or gradients.
@@ -47,9 +46,10 @@ class ChainSweeps(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, fields: Tensor, present: Tensor, exponents: Tensor, blocks: Blocks, rows: tuple[int, ...]
+        ctx: Any, fields: Tensor, present: Tensor, couplings: Tensor, blocks: Blocks, rows: tuple[int, ...]
     ) -> tuple[Tensor, Tensor]:
         """Return the marginals, and which rows have none."""
+        exponents = log_weights(couplings, blocks)
         weights = (exponents - exponents.amax((1, 2, 3), keepdim=True)).exp_()
         p, lost = torch.zeros_like(fields), torch.zeros_like(fields[0], dtype=torch.bool)
         saved: list[Tensor] = []
@@ -62,7 +62,7 @@ class ChainSweeps(Function):
                 saved += [*chain.messages, *chain.scales, *chain.factors]
         p.masked_fill_(~present, 0)
         ctx.save_for_backward(weights, present, p, *saved)
-        ctx.blocks, ctx.rows = blocks, rows
+        ctx.blocks, ctx.rows, ctx.shape = blocks, rows, couplings.shape
         ctx.mark_non_differentiable(lost)
         return p, lost
 
@@ -70,10 +70,10 @@ class ChainSweeps(Function):
     @once_differentiable
     @without_autocast
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Return dL/dh and dL/dlog W."""
+        """Return dL/dh and dL/dJ."""
         weights, present, p, *saved = ctx.saved_tensors
         grad = grad.masked_fill(~present, 0)
-        grad_fields, grad_exponents = torch.zeros_like(p), torch.zeros_like(weights)
+        grad_fields, grad_weights = torch.zeros_like(p), torch.zeros_like(weights)
         for start, stop in _pieces(ctx.rows, ctx.blocks):
             columns = slice(start, stop)
             chain = _Chain(ctx.blocks, weights, [min(n, stop) - start for n in ctx.rows if n > start])
@@ -81,9 +81,10 @@ class ChainSweeps(Function):
             chain.messages, chain.scales, chain.factors = (saved[i * steps : (i + 1) * steps] for i in range(3))
             saved = saved[3 * steps :]
             grad_fields[: chain.length, columns] = chain.gradients(
-                grad[: chain.length, columns], p[: chain.length, columns], grad_exponents
+                grad[: chain.length, columns], p[: chain.length, columns], grad_weights
             )
-        return grad_fields.masked_fill_(~present, 0), None, grad_exponents.mul_(weights), None, None
+        grad_couplings = coupling_gradients(grad_weights.mul_(weights), ctx.blocks, *ctx.shape)
+        return grad_fields.masked_fill_(~present, 0), None, grad_couplings, None, None
 
 
 class _Chain:

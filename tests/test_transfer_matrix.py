@@ -41,7 +41,7 @@ def build(num_spins, num_heads, shape, spread=0.6, center=0.1, kind=TransferMatr
 
 
 def chain_by_transfer_matrices(h, J):
-    """p of an open chain with couplings J_t of spins t and t + 1: products of 2 x 2 matrices, one spin after another."""
+    """p of an open chain with couplings J_t of spins t and t + 1: products of 2 x 2 matrices, spin after spin."""
     steps = [torch.stack((j, -j, -j, j)).exp().view(2, 2) for j in J]
     sites = [torch.stack((x, -x)).exp() for x in h]
     p = torch.zeros(len(h), dtype=torch.float64)

@@ -14,7 +14,7 @@ from torch import Tensor
 from hybrid_attention.state_tables import spins
 
 _LARGEST_SINGLE = 5
-_SMALLEST_BLOCK = 3
+_SMALLEST_BLOCK = 4
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ class ChainSweeps(Function):
     """Marginals of rows that share their couplings.
 
     Input: fields (count b, R), float32 or float64, of spins in blocks; present bool (count b, R); couplings (T, w), as
-    for log_weights; blocks; and for each step the number of its rows, which are the first ones. An absent spin before the end of its row is taken at +1, and its couplings count.
+    for log_weights; blocks; and for each step the number of its rows, which are the first ones. An absent spin before
+    the end of its row is taken at +1, and its couplings count.
 
     Output: p (count b, R), 0 at absent spins, and bool (R,), rows whose weights span more than floating point does,
     which have no valid p or gradients.

@@ -27,7 +27,7 @@ from hybrid_attention.state_tables import occupations
 
 _NEVER = 1e9
 _LOST = {torch.float32: 1e24, torch.float64: 1e290}
-_ENTRIES_AT_ONCE = 2**17
+_ENTRIES_AT_ONCE = 2**16
 _FEWEST_ROWS = 32
 
 

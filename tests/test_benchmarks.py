@@ -23,6 +23,11 @@ def dqa_devices():
 
 
 @pytest.fixture(scope="module")
+def long_sequences():
+    return load("long_sequences")
+
+
+@pytest.fixture(scope="module")
 def gpu_check():
     return load("gpu_check")
 
@@ -324,3 +329,48 @@ def test_aims_of_the_calibration_are_judged_by_the_numbers(capsys):
         ["1.5, aim 1 or more", "met"],
         ["0.375, aim 0.667 or more", "not met"],
     ]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_benchmark_of_long_sequences_prints_a_row_for_each_length_and_the_aims(long_sequences, capsys):
+    long_sequences.main(["--lengths", "4", "8", "--ranges", "1", "2", "--rows", "3", "--rounds", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    names = [name.strip() for name in next(line for line in lines if line.startswith("    T |")).split("|")[1:]]
+    assert names[:3] == ["w = 1", "w = 2", "softmax"]
+    rows = [line.split("|") for line in lines if line.split("|")[0].strip() in ("4", "8")]
+    assert [len(row) for row in rows] == [1 + len(names)] * 2
+    for row in rows:
+        assert all(float(number) > 0 for cell in row[1:] for number in cell.split()[::2])
+    aims = [line for line in lines if "aim 1.1 or less" in line]
+    assert [line.split(":")[0] for line in aims] == ["w = 1", "w = 2"]
+    assert lines[-1].startswith("training step, causal, T = 64, embed_dim 32, batch 64: softmax")
+
+
+def test_exponents_are_slopes_of_logarithms_and_judged(long_sequences, capsys):
+    assert long_sequences.exponent([2, 4, 8], [3.0, 12.0, 48.0]) == pytest.approx(2)
+    linear, steep = {2: (1.0, 1.0), 4: (2.0, 1.5)}, {2: (1.0, 1.0), 4: (2.3, 2.0)}
+    results = {length: {"w = 1": linear[length], "softmax": steep[length]} for length in (2, 4)}
+    assert long_sequences.show_exponents(results)
+    assert capsys.readouterr().out.splitlines()[0].endswith("memory as T^0.58; aim 1.1 or less: met")
+    assert not long_sequences.show_exponents({length: {"w = 1": steep[length]} for length in (2, 4)})
+    assert capsys.readouterr().out.endswith("aim 1.1 or less: not met\n")
+
+
+def test_wrong_marginals_of_long_sequences_are_no_measurement(long_sequences, monkeypatch):
+    monkeypatch.setattr(long_sequences, "_AGREEMENT", -1.0)
+    with pytest.raises(RuntimeError, match="T = 4: w = 2 and enumeration differ by"):
+        long_sequences.measure(4, [2], rows=5, rounds=1)
+
+
+@pytest.mark.plugins
+def test_torch_struct_has_the_same_marginals_and_gradients(long_sequences):
+    pytest.importorskip("torch_struct", reason="pip install 'hybrid-attention[benchmarks]'")
+    layer = long_sequences.layer_of(7, 1).double()
+    chain = long_sequences.StructuredChain(layer.couplings.detach().clone())
+    found = []
+    for module in (layer, chain):
+        fields = torch.linspace(-2, 2, 21, dtype=torch.float64).view(1, 1, 3, 7).requires_grad_()
+        p = module(fields, None)
+        found.append((p, *torch.autograd.grad((p * fields.detach()).sum(), (fields, module.couplings))))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)

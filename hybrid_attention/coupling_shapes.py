@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from hybrid_attention.ising import num_pairs, pair_index
 
-MAX_SWEPT_RANGE = 12
+MAX_SWEPT_RANGE = 12  # of TransferMatrixLayer
 
 
 class CouplingShape(ABC):

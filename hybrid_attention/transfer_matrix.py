@@ -17,10 +17,11 @@ class TransferMatrixLayer(IsingLayer):
     Args and errors as for IsingLayer; the coupling shape has to have a range, as BandedCouplings(range=4) or
     ToeplitzCouplings(range=4) have, of at most 12, or there are at most 13 spins.
 
-    Cost: O(T 2^w) operations for a query of T spins while w is up to 5, and O(T 2^(3w/2) / w) beyond, in matrix
-    products that all queries of a head share; forward and backward memory is about T 2^w numbers a query for w from 3
-    to 5 divided by w, and twice that for larger w. The backward pass is analytic and takes no more memory; it cannot be
-    differentiated twice, except for rows whose weights span more than float64 does.
+    Cost: for a query of T spins O(T 2^(2w) / w) multiplications while w is up to 5 and O(T 2^(3w/2) / w) beyond, in
+    matrix products of all queries of a head, and O(T 2^w / w) other operations. For gradients about T 2^w / w numbers a
+    query are kept up to w = 5, and 2 T 2^w / w beyond; w counts as 4 at least. The backward pass is analytic, takes two
+    to three times as long as the forward pass, and cannot be differentiated twice. Rows whose weights span more than
+    floating point does, with couplings of many nats, are done again in float64 or in the log domain, which is slower.
     Source: the transfer matrix of the Ising chain, as forward-backward sweep; arXiv 2606.12478 for the attention.
     """
 

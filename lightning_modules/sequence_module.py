@@ -168,8 +168,8 @@ class SequenceModule(pl.LightningModule):
             name = differing[0]
             raise ValueError(
                 f"The checkpoint does not fit the model: {name} has shape {theirs.get(name, 'none')} in the checkpoint "
-                f"and {ours.get(name, 'none')} in the model ({len(differing)} differ); give the sizes and the "
-                "attention that it was trained with."
+                f"and {ours.get(name, 'none')} in the model ({len(differing)} differ); give the sizes, the "
+                "attention and the couplings that it was trained with."
             )
         fit_loop = checkpoint.get("loops", {}).get("fit_loop", {})
         self._loader_state = next(iter(fit_loop.get("state_dict", {}).get("combined_loader", [])), None)

@@ -144,7 +144,7 @@ def mistakes():
         ),
         "too many spins": (
             ["--data.init_args.context_length=26"],
-            "Exact enumeration over 26 spins .* GB .* FieldsOnly",
+            "Exact enumeration over 26 spins .* GB .* MeanFieldLayer or GibbsLayer",
         ),
         "unknown key": (
             ["--model.init_args.embed_dimension=4"],

@@ -8,11 +8,14 @@ from hybrid_attention.coupling_shapes import (
     ToeplitzCouplings,
     convert_couplings,
 )
+from hybrid_attention.dimod_layer import DimodLayer
 from hybrid_attention.dqa import DQALayer
 from hybrid_attention.exact import ExactLayer, exact_marginals
 from hybrid_attention.free_schedule import FreeSchedule
+from hybrid_attention.gibbs import GibbsLayer
 from hybrid_attention.ising import energy
 from hybrid_attention.layers import FieldsOnlyLayer, IsingLayer
+from hybrid_attention.mean_field import MeanFieldLayer
 from hybrid_attention.ramps import PausedSchedule, SmoothSchedule
 from hybrid_attention.schedules import LinearSchedule, Schedule
 from hybrid_attention.transfer_matrix import TransferMatrixLayer
@@ -25,12 +28,15 @@ __all__ = [
     "CouplingShape",
     "DQALayer",
     "DecoderOnlyTransformer",
+    "DimodLayer",
     "ExactLayer",
     "FieldsOnlyLayer",
     "FreeCouplings",
     "FreeSchedule",
+    "GibbsLayer",
     "IsingLayer",
     "LinearSchedule",
+    "MeanFieldLayer",
     "PausedSchedule",
     "Schedule",
     "SmoothSchedule",

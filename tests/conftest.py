@@ -7,12 +7,22 @@ import torch
 from oracle import draw
 
 import hybrid_attention.native_rows
-from hybrid_attention import DQALayer, ExactLayer, FieldsOnlyLayer, LinearSchedule, TransferMatrixLayer
+from hybrid_attention import (
+    DimodLayer,
+    DQALayer,
+    ExactLayer,
+    FieldsOnlyLayer,
+    GibbsLayer,
+    LinearSchedule,
+    MeanFieldLayer,
+    TransferMatrixLayer,
+)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers take all processors
 
 SCHEDULE = LinearSchedule(3, 3.0)
+ANNEALING = {"beta_range": [1.0, 1.0], "num_sweeps": 100, "proposal_acceptance_criteria": "Gibbs"}
 LAYERS = {
     "exact": ExactLayer,
     "fields only": FieldsOnlyLayer,
@@ -20,9 +30,14 @@ LAYERS = {
     "dqa on hybrid.statevector": lambda *sizes: DQALayer(*sizes, schedule=SCHEDULE),
     "dqa on default.qubit": lambda *sizes: DQALayer(*sizes, device="default.qubit", schedule=SCHEDULE),
     "dqa on lightning.qubit": lambda *sizes: DQALayer(*sizes, device="lightning.qubit", schedule=SCHEDULE),
+    "mean field": MeanFieldLayer,
+    "tap": lambda *sizes: MeanFieldLayer(*sizes, tap=True),
+    "gibbs": lambda *sizes: GibbsLayer(*sizes, num_samples=4000, num_chains=400, burn_in=100).eval(),
+    "dimod": lambda *sizes: DimodLayer(*sizes, num_reads=4000, sample_options=ANNEALING).eval(),
 }
 EXACT = ("exact", "fields only", "transfer matrix")
-WITH_COUPLINGS = [kind for kind in LAYERS if LAYERS[kind](2, 1).couplings is not None]
+NEED_EXTRAS = ("dimod",)
+SAMPLERS = ("gibbs", "dimod")
 
 # Batches of different sizes may be summed in different order.
 ROUNDING = 1e-12
@@ -40,7 +55,22 @@ def each_path(request):
         yield
 
 
-every_layer = pytest.mark.parametrize("kind", LAYERS)
+# Six standard errors between two estimates from 4000 independent samples of p = 1/2: 6 sqrt(2 / 4 / 4000).
+SAMPLING = 0.068
+
+
+def marked(kinds):
+    """The kinds as parameters, with the mark of tests that need other packages where a layer does."""
+    return [pytest.param(kind, marks=pytest.mark.plugins) if kind in NEED_EXTRAS else kind for kind in kinds]
+
+
+def rounding(kind):
+    """How far estimates of the same marginals may be apart: by rounding, or by sampling."""
+    return SAMPLING if kind in SAMPLERS else ROUNDING
+
+
+WITH_COUPLINGS = [kind for kind in LAYERS if kind != "fields only"]
+every_layer = pytest.mark.parametrize("kind", marked(LAYERS))
 
 
 def build_layer(kind, num_spins, num_heads=1, seed=0, spread=0.8):

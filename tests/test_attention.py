@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import LAYERS, build_layer
+from conftest import LAYERS, NEED_EXTRAS, SAMPLERS, build_layer, marked, rounding
 from oracle import draw, largest_difference, marginals_by_table
 from torch.nn import functional
 
@@ -14,7 +14,7 @@ from hybrid_attention import BoltzmannAttention, ExactLayer, FieldsOnlyLayer, So
 ROUNDING = 1e-12
 
 KINDS = (*LAYERS, "softmax")
-every_attention = pytest.mark.parametrize("kind", KINDS)
+every_attention = pytest.mark.parametrize("kind", marked(KINDS))
 causal_or_not = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 
 
@@ -140,7 +140,7 @@ def test_a_prefix_gives_what_the_shorter_sequence_gives(kind):
     module, x = build(kind), draw(2, 4, 6, seed=5)
     whole = module(x)
     for length in range(1, 5):
-        assert largest_difference(module(x[:, :length]), whole[:, :length]) < ROUNDING
+        assert largest_difference(module(x[:, :length]), whole[:, :length]) < 4 * rounding(kind)
 
 
 @every_attention
@@ -174,7 +174,7 @@ def test_padding_on_the_right_equals_the_shorter_sequence(kind, causal):
     module, x = build(kind, causal=causal), draw(2, 4, 6, seed=5)
     mask = torch.tensor([[False, False, False, True]]).expand(2, 4)
     ours, theirs = gradients(module, x, mask), gradients(module, x[:, :3])
-    assert largest_difference(ours[0][:, :3], theirs[0]) < ROUNDING
+    assert largest_difference(ours[0][:, :3], theirs[0]) < 4 * rounding(kind)
 
 
 @every_attention
@@ -215,7 +215,7 @@ def test_weights_sum_to_1_and_give_the_output(padding, causal, kind):
     assert largest_difference(module(x, mask), out) < ROUNDING
 
 
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("kind", marked(LAYERS))
 @causal_or_not
 def test_without_fields_every_weight_is_the_same(kind, causal):
     """Flipping all spins leaves the energy unchanged where h = 0: every marginal is 1/2, whatever the couplings."""
@@ -223,12 +223,12 @@ def test_without_fields_every_weight_is_the_same(kind, causal):
     _, weights = module(x, need_weights=True)
     seen = torch.ones(4, 4, dtype=torch.float64)
     seen = seen.tril() if causal else seen
-    assert largest_difference(weights, (seen / seen.sum(-1, keepdim=True)).expand(2, 2, 4, 4)) < ROUNDING
+    assert largest_difference(weights, (seen / seen.sum(-1, keepdim=True)).expand(2, 2, 4, 4)) < 4 * rounding(kind)
     out, *found = gradients(module, x)
     assert out.abs().max() > 0.1
     query_and_key = found[1][:12]
     assert (query_and_key == 0).all()
-    if module.layer.couplings is not None:
+    if module.layer.couplings is not None and kind not in SAMPLERS:
         assert found[-1].abs().max() < ROUNDING
 
 
@@ -274,7 +274,9 @@ def test_every_precision(kind, dtype):
     ours, weights = module(x.to(dtype), mask, need_weights=True)
     assert ours.dtype == weights.dtype == module(x.to(dtype), mask).dtype == dtype
     scale = float(expected.detach().abs().max())
-    assert largest_difference(ours, expected) <= 16 * torch.finfo(dtype).eps * scale
+    assert largest_difference(ours, expected) <= 16 * torch.finfo(dtype).eps * scale + (kind in SAMPLERS) * rounding(
+        kind
+    )
     assert all(grad.isfinite().all() for grad in gradients(module, x.to(dtype), mask))
 
 
@@ -301,13 +303,13 @@ def test_empty_input(kind):
 def test_weights_load_into_attention_of_another_layer():
     module = build("exact")
     for kind in LAYERS:
-        if kind != "fields only":
+        if kind not in ("fields only", *NEED_EXTRAS):
             other = build(kind, seed=7)
             other.load_state_dict(module.state_dict())
             assert torch.equal(other.layer.couplings, module.layer.couplings)
 
 
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("kind", marked(LAYERS))
 def test_a_context_longer_than_the_layer_is_named(kind):
     with pytest.raises(ValueError, match="hold 5 spins, the layer has 4"):
         build(kind)(draw(1, 5, 6))

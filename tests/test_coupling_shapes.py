@@ -17,6 +17,8 @@ from hybrid_attention import (
     ExactLayer,
     FieldsOnlyLayer,
     FreeCouplings,
+    GibbsLayer,
+    MeanFieldLayer,
     ToeplitzCouplings,
     TransferMatrixLayer,
     convert_couplings,
@@ -46,6 +48,9 @@ LAYERS = {
     "dqa by parameter-shift": partial(
         DQALayer, schedule=SCHEDULE, device="lightning.qubit", gradient="parameter-shift"
     ),
+    "mean field": MeanFieldLayer,
+    "tap": partial(MeanFieldLayer, tap=True),
+    "gibbs": partial(GibbsLayer, num_samples=60, num_chains=20),
 }
 every_layer = pytest.mark.parametrize("kind", LAYERS)
 

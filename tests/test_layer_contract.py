@@ -7,10 +7,32 @@ import pickle
 
 import pytest
 import torch
-from conftest import EXACT, LAYERS, ROUNDING, WITH_COUPLINGS, build_layer, draw_fields, every_layer, gradients
+from conftest import (
+    EXACT,
+    LAYERS,
+    NEED_EXTRAS,
+    ROUNDING,
+    SAMPLERS,
+    SAMPLING,
+    WITH_COUPLINGS,
+    build_layer,
+    draw_fields,
+    every_layer,
+    gradients,
+    marked,
+    rounding,
+)
 from oracle import causal_mask, draw_mask, largest_difference
 
-with_couplings = pytest.mark.parametrize("kind", WITH_COUPLINGS)
+PAIRS = [
+    pytest.param(*pair, marks=pytest.mark.plugins) if set(pair) & set(NEED_EXTRAS) else pair
+    for pair in itertools.product(WITH_COUPLINGS, repeat=2)
+]
+
+# Gradients of the loss in `gradients` are sums of up to this many covariances with weights of up to 2.
+OF_LOSS = 10
+
+with_couplings = pytest.mark.parametrize("kind", marked(WITH_COUPLINGS))
 
 
 def assert_same(ours, theirs, tolerance=0.0):
@@ -45,7 +67,8 @@ def test_half_precision_is_computed_in_float32(kind, dtype):
 def test_float32_agrees_with_float64(kind):
     layer, fields, present = build_layer(kind, 4, 2), draw_fields(2, 2, 4, 4), causal_mask(4)
     single = copy.deepcopy(layer).float()
-    assert_same(gradients(single, fields.float(), present), gradients(layer, fields, present), 1e-5)
+    tolerance = OF_LOSS * SAMPLING if kind in SAMPLERS else 1e-4 if kind == "tap" else 1e-5  # tap is ill conditioned
+    assert_same(gradients(single, fields.float(), present), gradients(layer, fields, present), tolerance)
 
 
 @every_layer
@@ -80,7 +103,7 @@ def test_a_removed_spin_leaves_no_trace(kind, value):
         assert (ours[2][:, kept] != 0).all()
         with torch.no_grad():
             layer.couplings[:, removed] = 7.0
-        assert largest_difference(layer(fields, present), ours[0]) <= ROUNDING
+        assert largest_difference(layer(fields, present), ours[0]) <= rounding(kind)
 
 
 @every_layer
@@ -93,7 +116,7 @@ def test_removal_equals_the_smaller_model(kind, removed):
         with torch.no_grad():
             smaller.couplings.copy_(layer.couplings[:, [i for i in range(6) if i not in pairs_with(removed, 4)]])
     p = layer(fields, torch.tensor([j != removed for j in range(4)]))
-    assert largest_difference(p[..., keep], smaller(fields[..., keep])) <= ROUNDING
+    assert largest_difference(p[..., keep], smaller(fields[..., keep])) <= rounding(kind)
 
 
 @every_layer
@@ -102,9 +125,9 @@ def test_a_causal_prefix_equals_the_shorter_sequence(kind):
     whole = layer(fields, causal)
     for length in range(1, 5):
         short = layer(fields[..., :length, :length], causal[:length, :length])
-        assert largest_difference(whole[..., :length, :length], short) <= ROUNDING
+        assert largest_difference(whole[..., :length, :length], short) <= rounding(kind)
         alone = layer(fields[..., length - 1, :length])
-        assert largest_difference(whole[..., length - 1, :length], alone) <= ROUNDING
+        assert largest_difference(whole[..., length - 1, :length], alone) <= rounding(kind)
 
 
 @every_layer
@@ -114,7 +137,7 @@ def test_a_short_input_uses_the_leading_block_of_the_couplings(kind):
     if layer.couplings is not None:
         with torch.no_grad():
             short.couplings.copy_(layer.couplings[:, [0, 1, 4]])  # pairs (0, 1), (0, 2), (1, 2) of 5 spins
-    assert largest_difference(layer(fields), short(fields)) <= ROUNDING
+    assert largest_difference(layer(fields), short(fields)) <= rounding(kind)
     assert torch.equal(layer.coupling_matrix(3), layer.coupling_matrix()[:, :3, :3])
 
 
@@ -126,7 +149,7 @@ def test_masks_broadcast_to_the_fields(kind, shape):
     layer, fields = build_layer(kind, 4, 2), draw_fields(2, 2, 3, 4)
     present = draw_mask(*shape, seed=5) if shape else torch.tensor(True)
     whole = present.expand(fields.shape).contiguous()
-    assert_same(gradients(layer, fields, present), gradients(layer, fields, whole), ROUNDING)
+    assert_same(gradients(layer, fields, present), gradients(layer, fields, whole), rounding(kind))
     assert (layer(fields, present)[~whole] == 0).all()
 
 
@@ -135,7 +158,7 @@ def test_a_mask_of_rows_with_as_many_rows_as_spins_is_not_taken_for_another(kind
     """(batch, 4 heads, queries, 1) has as many entries as (batch, queries, 4 spins): it must not be read as that."""
     layer, fields = build_layer(kind, 4, 4), draw_fields(2, 4, 2, 4)
     present = draw_mask(2, 4, 2, 1, seed=5)
-    assert largest_difference(layer(fields, present), layer(fields, present.expand(fields.shape))) <= ROUNDING
+    assert largest_difference(layer(fields, present), layer(fields, present.expand(fields.shape))) <= rounding(kind)
 
 
 @every_layer
@@ -147,7 +170,7 @@ def test_without_couplings_weak_fields_give_their_sigmoid(kind, field):
         torch.nn.init.zeros_(layer.couplings)
     fields = field * torch.linspace(-1, 1, 12, dtype=torch.float64).view(1, 1, 3, 4).expand(2, 2, 3, 4)
     difference = largest_difference(layer(fields), torch.sigmoid(2 * fields))
-    assert difference <= (ROUNDING if kind in EXACT else field**3)
+    assert difference <= (rounding(kind) if kind in (*EXACT, *SAMPLERS) else field**3)
 
 
 @pytest.mark.parametrize("kind", EXACT)
@@ -174,7 +197,7 @@ def test_a_positive_coupling_pulls_a_spin_to_its_neighbor(kind):
         torch.nn.init.constant_(layer.couplings, coupling)
         found.append(float(layer(fields)[0, 0, 0].detach()))
     assert found[0] < 0.45 < 0.55 < found[2]
-    assert found[1] == pytest.approx(0.5, abs=1e-12)
+    assert found[1] == pytest.approx(0.5, abs=rounding(kind))
 
 
 @every_layer
@@ -186,7 +209,7 @@ def test_state_dict_depends_on_the_shape_of_the_couplings_alone(kind):
     assert {key: tuple(value.shape) for key, value in layer.named_parameters()} == expected
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.product(WITH_COUPLINGS, repeat=2)))
+@pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_weights_load_from_any_layer_into_any_other(source, target):
     trained, fresh = build_layer(source, 4, 2, seed=3), LAYERS[target](4, 2).double()
     fresh.load_state_dict(trained.state_dict())
@@ -249,7 +272,7 @@ def test_layers_of_no_spin_and_of_one(kind, size):
     layer = LAYERS[kind](size, 2).double()
     assert layer.coupling_matrix().shape == (2, size, size)
     fields = 1e-3 * draw_fields(3, 2, size)
-    assert largest_difference(layer(fields), torch.sigmoid(2 * fields)) < 1e-8
+    assert largest_difference(layer(fields), torch.sigmoid(2 * fields)) < max(1e-8, rounding(kind))
 
 
 @every_layer
@@ -261,7 +284,7 @@ def test_a_row_with_nothing_present_gives_zeros_and_finite_gradients(kind):
     assert (found[0][..., 1, :] == 0).all()
     assert all(grad.isfinite().all() for grad in found)
     others = [0, 2]
-    assert largest_difference(p[..., others, :], layer(fields[..., others, :], present[others])) <= ROUNDING
+    assert largest_difference(p[..., others, :], layer(fields[..., others, :], present[others])) <= rounding(kind)
     p, *found = gradients(layer, fields, torch.zeros(3, dtype=torch.bool))
     assert all((values == 0).all() for values in (p, *found))
 
@@ -299,7 +322,7 @@ def test_each_head_uses_its_own_couplings(kind):
         if layer.couplings is not None:
             with torch.no_grad():
                 single.couplings.copy_(layer.couplings[head : head + 1])
-        assert largest_difference(p[:, head : head + 1], single(fields[:, :1])) <= ROUNDING
+        assert largest_difference(p[:, head : head + 1], single(fields[:, :1])) <= rounding(kind)
     if layer.couplings is not None:
         assert (p[:, 0] - p[:, 1]).abs().max() > 0.01
 
@@ -310,11 +333,11 @@ def test_rows_of_a_batch_do_not_depend_on_each_other(kind):
     p = layer(fields, present)
     for row in range(3):
         alone = layer(fields[row : row + 1], present[row : row + 1])
-        assert largest_difference(p[row : row + 1], alone) <= ROUNDING
-    assert largest_difference(layer(fields.flip(0), present.flip(0)), p.flip(0)) <= ROUNDING
+        assert largest_difference(p[row : row + 1], alone) <= rounding(kind)
+    assert largest_difference(layer(fields.flip(0), present.flip(0)), p.flip(0)) <= rounding(kind)
 
 
-@every_layer
+@pytest.mark.parametrize("kind", [kind for kind in LAYERS if kind not in SAMPLERS])
 def test_gradients_are_the_finite_differences(kind):
     layer, present = build_layer(kind, 3, 2), torch.tensor([[True, True, True], [True, False, True]])
     fields, step = draw_fields(1, 2, 2, 3), 1e-6
@@ -347,5 +370,5 @@ def test_the_same_call_gives_the_same_numbers(kind):
 def test_fields_that_are_not_contiguous(kind):
     layer, fields = build_layer(kind, 3, 2), draw_fields(3, 2, 2, 3)
     expected = layer(fields)
-    assert largest_difference(layer(fields.mT.contiguous().mT), expected) <= ROUNDING
-    assert largest_difference(layer(fields.flip(0).flip(0)), expected) <= ROUNDING
+    assert largest_difference(layer(fields.mT.contiguous().mT), expected) <= rounding(kind)
+    assert largest_difference(layer(fields.flip(0).flip(0)), expected) <= rounding(kind)

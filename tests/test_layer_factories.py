@@ -1,5 +1,6 @@
 """Layer factories are plain data in a checkpoint, and build the same layer again."""
 
+import sys
 from functools import partial
 
 import pytest
@@ -89,3 +90,9 @@ def test_a_checkpoint_keeps_the_schedule_it_names_and_takes_the_default_where_it
     assert "schedule=LinearSchedule(steps=8, tau=12.0" in repr(named)
     assert "schedule=TunedSchedule(steps=8)" in repr(bare)
     bare.load_state_dict(named.state_dict())
+
+
+def test_a_missing_package_of_a_layer_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dimod", None)
+    with pytest.raises(ValueError, match=r"dimod is not installed: pip install 'hybrid-attention\[dwave\]'"):
+        to_factory({"class_path": "hybrid_attention.DimodLayer"})(3, 1)

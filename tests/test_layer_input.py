@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from conftest import LAYERS, WITH_COUPLINGS, build_layer, draw_fields, every_layer
+from conftest import LAYERS, WITH_COUPLINGS, build_layer, draw_fields, every_layer, marked
 from oracle import causal_mask
 
 from hybrid_attention import BandedCouplings, ExactLayer, FieldsOnlyLayer, TransferMatrixLayer
 
-with_couplings = pytest.mark.parametrize("kind", WITH_COUPLINGS)
+with_couplings = pytest.mark.parametrize("kind", marked(WITH_COUPLINGS))
 
 
 @every_layer

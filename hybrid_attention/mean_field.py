@@ -18,8 +18,8 @@ class MeanFieldLayer(IsingLayer):
 
     A damped fixed-point iteration x <- x + a (its right side - x) starts at x = h, the solution without
     couplings. With a = 1 / (1 + max_j sum_k |J_jk|) each step lowers the variational free energy, so the iteration does
-    not oscillate whatever the couplings are; TAP adds 1.5 J_jk^2 to |J_jk| there, for its own free energy. Every tenth
-    step is followed by a Newton step in the rows where that halves what is left: where solutions appear, damped steps
+    not oscillate whatever the couplings are; TAP adds 1.5 J_jk^2 to |J_jk| there, for its own free energy. After 10,
+    20, 40, ... steps come Newton steps in the rows where they halve what is left: where solutions appear, damped steps
     alone take thousands. A row is done when no x_j would change by more than tolerance (1 + |h_j| + sum_k |J_jk|), and
     rows that are not done after max_iterations warn once for each layer and are counted in the metrics.
 

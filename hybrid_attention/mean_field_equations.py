@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from hybrid_attention.precision import without_autocast
 
 _STEPS_TO_NEWTON = 10
+_NEWTON_STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def _solve(equations: _Equations, max_iterations: int, tolerance: float) -> tupl
     left = torch.arange(rows, device=solution.device)
     heads_left = torch.arange(heads, device=solution.device)
     part, x, ended = equations, solution, done
+    next_newton = _STEPS_TO_NEWTON
     for number in range(max_iterations + 1):
         target = part.right_side(x)
         change = target - x
@@ -140,8 +142,9 @@ def _solve(equations: _Equations, max_iterations: int, tolerance: float) -> tupl
         if number == max_iterations or ended.all():
             break
         x = x + step * change
-        if number % _STEPS_TO_NEWTON == _STEPS_TO_NEWTON - 1:
+        if number + 1 == next_newton:
             x = _newton(part, x)
+            next_newton *= 2
         of_heads, of_rows = ~ended.all(1), ~ended.all(0)
         if 2 * int(of_heads.sum()) * int(of_rows.sum()) <= ended.numel():
             kept_heads, kept_rows = of_heads.nonzero().squeeze(1), of_rows.nonzero().squeeze(1)
@@ -152,14 +155,18 @@ def _solve(equations: _Equations, max_iterations: int, tolerance: float) -> tupl
 
 
 def _newton(equations: _Equations, x: Tensor) -> Tensor:
-    """Return x after a Newton step in the rows where that halves the residual, and x as it was in the others."""
+    """Return x after up to six Newton steps, each in the rows where it halves the residual."""
     change = equations.right_side(x) - x
-    root = equations.variances(x).sqrt()
-    slope = equations.slope(x)
-    y = _conjugate_gradients(lambda y: y - root * slope(root * y), root * change)
-    moved = x + change + slope(root * y)
-    left = (equations.right_side(moved) - moved).abs().amax(-1, keepdim=True)
-    return torch.where(left < change.abs().amax(-1, keepdim=True) / 2, moved, x)
+    for _ in range(_NEWTON_STEPS):
+        root, slope = equations.variances(x).sqrt(), equations.slope(x)
+        y = _conjugate_gradients(lambda y, root=root, slope=slope: y - root * slope(root * y), root * change)
+        moved = x + change + slope(root * y)
+        left = equations.right_side(moved) - moved
+        helps = left.abs().amax(-1, keepdim=True) < change.abs().amax(-1, keepdim=True) / 2
+        if not helps.any():
+            break
+        x, change = torch.where(helps, moved, x), torch.where(helps, left, change)
+    return x
 
 
 class _ImplicitGradient(Function):

@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             of_spins, of_weights = errors(p, exact)
             note = f"  {unconverged:.1%} not converged" if unconverged else ""
             print(
-                f"{name:10} {spreads[0]:g}, {spreads[1]:<8g}  {label:22} {of_spins:9.4f} {of_weights:13.5f} "
+                f"{name:10} {f'{spreads[0]:g}, {spreads[1]:g}':12}  {label:22} {of_spins:9.4f} {of_weights:13.5f} "
                 f"{least / given.models * 1e6:12.1f}{note}",
                 flush=True,
             )

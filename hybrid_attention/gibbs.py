@@ -26,7 +26,7 @@ class GibbsLayer(SamplingLayer):
     spread between the means of the chains, which are independent; they are uncertain by 1 / sqrt(2 (num_chains - 1)) of
     themselves, and there are none for a single chain. They do not include what is left of the start after `burn_in`
     sweeps, nor states that no chain has reached: with strong couplings, chains that stay in one of several
-    groups of states give wrong marginals and too small errors.
+    groups of states give wrong marginals and too small errors, and fewer and longer chains are better.
 
     Args:
         num_spins: as for IsingLayer.

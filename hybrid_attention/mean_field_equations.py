@@ -159,8 +159,7 @@ def _newton(equations: _Equations, x: Tensor) -> Tensor:
     change = equations.right_side(x) - x
     for _ in range(_NEWTON_STEPS):
         root, slope = equations.variances(x).sqrt(), equations.slope(x)
-        y = _conjugate_gradients(lambda y, root=root, slope=slope: y - root * slope(root * y), root * change)
-        moved = x + change + slope(root * y)
+        moved = x + change + slope(root * _conjugate_gradients(_symmetric(root, slope), root * change))
         left = equations.right_side(moved) - moved
         helps = left.abs().amax(-1, keepdim=True) < change.abs().amax(-1, keepdim=True) / 2
         if not helps.any():
@@ -192,13 +191,18 @@ class _ImplicitGradient(Function):
         couplings = equations.couplings
         m, variances = equations.masked(x.tanh()), equations.variances(x)
         root, slope = variances.sqrt(), equations.slope(x)
-        v = root * _conjugate_gradients(lambda y: y - root * slope(root * y), root * grad / 2)
+        v = root * _conjugate_gradients(_symmetric(root, slope), root * grad / 2)
         grad_couplings = None
         if ctx.needs_input_grad[1]:
             grad_couplings = v.mT @ m
             if equations.tap:
                 grad_couplings = grad_couplings - 2 * couplings * ((v * m).mT @ variances)
         return v, grad_couplings, None, None
+
+
+def _symmetric(root: Tensor, slope: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return the product with 1 - D^(1/2) A D^(1/2), for D^(1/2) = diag(root) and A given by its product."""
+    return lambda y: y - root * slope(root * y)
 
 
 def _conjugate_gradients(operator: Callable[[Tensor], Tensor], right_side: Tensor) -> Tensor:

@@ -374,3 +374,20 @@ def test_torch_struct_has_the_same_marginals_and_gradients(long_sequences):
         found.append((p, *torch.autograd.grad((p * fields.detach()).sum(), (fields, module.couplings))))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_approximations_are_compared_on_the_same_models(capsys):
+    load("approximations").main(["--models", "20", "--spins", "4", "--rounds", "1"])
+    header, *lines = capsys.readouterr().out.splitlines()
+    place = header.index("layer ")
+    found = {(line.split()[0], line[place : place + 22].strip()): line[place + 22 :].split() for line in lines}
+    assert len(found) == len(lines)
+    for spread in ("weak", "medium", "strong"):
+        errors = {label: [float(x) for x in row[:2]] for (name, label), row in found.items() if name == spread}
+        assert errors.pop("exact") == [0, 0]
+        assert all(max(values) > 0 for values in errors.values())
+        assert all(values[0] > values[1] for values in errors.values())
+        assert errors["Gibbs, 10000 samples"][0] < errors["Gibbs, 100 samples"][0]
+    weak = {label: float(row[0]) for (name, label), row in found.items() if name == "weak"}
+    assert weak["TAP"] < weak["mean field"] < weak["without couplings"]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hybrid_attention.ising import num_pairs, pair_index
 from hybrid_attention.layers import IsingLayer
 
 _SMALLEST_SUM = 1e-30
@@ -201,21 +202,64 @@ class BoltzmannAttention(_Attention):
 class SoftmaxAttention(_Attention):
     """Scaled dot-product attention with the same projections and masks, for comparison.
 
-    Args and errors as for BoltzmannAttention. Cost: O(B H T^2 d_head). Source: arXiv 1706.03762, equation 1.
+    Args:
+        embed_dim, num_heads, causal: as for BoltzmannAttention.
+        biased_positions: a learned bias is added to the score of every pair of different positions among this many, the
+            same in both directions and zero at the start: `position_bias` (H, T (T - 1) / 2), as many parameters as
+            couplings have. No bias by default.
+
+    Raises:
+        ValueError: if embed_dim is not a multiple of the number of heads, or a sequence with biases is longer than
+            biased_positions.
+
+    Cost: O(B H T^2 d_head). Source: arXiv 1706.03762, equation 1.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int = 1, causal: bool = True) -> None:
+    def __init__(self, embed_dim: int, num_heads: int = 1, causal: bool = True, biased_positions: int = 0) -> None:
         super().__init__(embed_dim, num_heads, causal)
+        if biased_positions < 0:
+            raise ValueError(f"biased_positions={biased_positions} was given: give 0 or more.")
+        self.biased_positions = biased_positions
+        self.position_bias: nn.Parameter | None
+        if biased_positions:
+            self.position_bias = nn.Parameter(torch.zeros(num_heads, num_pairs(biased_positions)))
+        else:
+            self.register_parameter("position_bias", None)
+
+    def bias_matrix(self) -> Tensor:
+        """Return the biases of all pairs: (H, T, T), symmetric, zero diagonal, in nats."""
+        size = self.biased_positions
+        if self.position_bias is None:
+            return self.output.weight.new_zeros(self.num_heads, size, size)
+        first, second = pair_index(size, self.position_bias.device)
+        places = (first * size + second).expand(self.num_heads, -1)
+        upper = self.position_bias.new_zeros(self.num_heads, size * size).scatter(1, places, self.position_bias)
+        return upper.view(self.num_heads, size, size) + upper.view(self.num_heads, size, size).mT
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, present: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        if not need_weights:
+        if self.position_bias is None and not need_weights:
             return functional.scaled_dot_product_attention(query, key, value, attn_mask=present), None
         scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)
+        if self.position_bias is not None:
+            scores = scores + self._bias_of_last(*scores.shape[-2:])
         if present is None:
             weights = scores.softmax(-1)
         else:
             weights = scores.masked_fill(~present, -math.inf).softmax(-1)
             weights = weights.masked_fill(~present.any(-1, keepdim=True), 0)
-        return weights @ value, weights
+        return weights @ value, weights if need_weights else None
+
+    def _bias_of_last(self, num_queries: int, num_keys: int) -> Tensor:
+        """Return the biases of the last queries of a sequence of `num_keys` positions: (H, num_queries, num_keys)."""
+        if num_keys > self.biased_positions:
+            raise ValueError(
+                f"The input has {num_keys} positions, and the attention has biases for {self.biased_positions}: shorten "
+                "the input or set a larger biased_positions."
+            )
+        return self.bias_matrix()[:, num_keys - num_queries : num_keys, :num_keys]
+
+    def extra_repr(self) -> str:
+        """Return the settings, for repr."""
+        return super().extra_repr() + (f", biased_positions={self.biased_positions}" if self.biased_positions else "")

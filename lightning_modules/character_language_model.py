@@ -31,6 +31,7 @@ class CharLanguageModel(SequenceModule):
         feed_forward: bool = True,
         layer: LayerFactory | None = None,
         use_fields: bool = True,
+        position_bias: bool = False,
         learning_rate: float = 3e-3,
         weight_decay: float = 0.01,
         coupling_learning_rate_factor: float = 0.3,

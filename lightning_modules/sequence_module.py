@@ -25,7 +25,8 @@ class SequenceModule(pl.LightningModule):
 
     Batches are (tokens, targets), int64 (B, T); a target of -100 is not scored. The loss is the mean cross-entropy in
     nats over scored positions, of a batch and of an epoch. The optimizer is AdamW with a one-cycle schedule; the
-    couplings of Ising layers have a learning rate of their own and, like biases, norms and embeddings, no weight decay.
+    couplings of Ising layers, and the position biases of softmax attention, have a learning rate of their own and, like
+    biases, norms and embeddings, no weight decay.
 
     Args:
         vocab_size: number of token ids.
@@ -40,9 +41,12 @@ class SequenceModule(pl.LightningModule):
             layer: called (num_spins, num_heads) once for every block, returns its Ising layer: a layer class, a
                 functools.partial of one, or a dict {class_path, init_args}. None is softmax attention.
             use_fields: False sets the fields to 0 (the variant couplings_only).
+            position_bias: whether softmax attention has a learned bias for every pair of positions, which are as many
+                parameters as couplings.
             learning_rate: peak of the schedule.
             weight_decay: of linear maps.
-            coupling_learning_rate_factor: learning rate of the couplings over that of everything else.
+            coupling_learning_rate_factor: learning rate of the couplings, or of the position biases, over that of
+                everything else.
 
     Raises:
         ValueError: if an argument is not allowed, or the layer cannot be built or written to a checkpoint.
@@ -56,6 +60,11 @@ class SequenceModule(pl.LightningModule):
         for name in ("learning_rate", "weight_decay", "coupling_learning_rate_factor"):
             if not 0 <= self.hparams[name] < math.inf:
                 raise ValueError(f"{name}={self.hparams[name]} was given: give a finite number, 0 or more.")
+        if plain_layer is not None and self.hparams["position_bias"]:
+            raise ValueError(
+                f"position_bias=True was given with the layer {plain_layer['class_path']}: it belongs to softmax "
+                "attention, so set layer to null or position_bias to false."
+            )
         factory = None if plain_layer is None else to_factory(plain_layer)
         self.model = DecoderOnlyTransformer(
             vocab_size,
@@ -104,6 +113,11 @@ class SequenceModule(pl.LightningModule):
         rate = self.hparams["learning_rate"]
         linear_maps = {module.weight for module in self.modules() if isinstance(module, nn.Linear)}
         couplings = {layer.couplings for layer in self.ising_layers() if layer.couplings is not None}
+        couplings |= {
+            module.position_bias
+            for module in self.modules()
+            if isinstance(module, SoftmaxAttention) and module.position_bias is not None
+        }
         trained = [p for p in self.parameters() if p.requires_grad]
         groups = [
             {"params": [p for p in trained if p in linear_maps], "weight_decay": self.hparams["weight_decay"]},
@@ -217,7 +231,8 @@ class SequenceModule(pl.LightningModule):
     def _attention(self, factory: LayerFactory | None, causal: bool) -> nn.Module:
         embed_dim, num_heads = self.hparams["embed_dim"], self.hparams["num_heads"]
         if factory is None:
-            return SoftmaxAttention(embed_dim, num_heads, causal)
+            biased = self.hparams["context_length"] if self.hparams["position_bias"] else 0
+            return SoftmaxAttention(embed_dim, num_heads, causal, biased)
         layer = factory(self.hparams["context_length"], num_heads)
         return BoltzmannAttention(embed_dim, layer, causal, self.hparams["use_fields"])
 

@@ -1,6 +1,7 @@
 """Attention over every layer and softmax: against loops over queries, and what no key may do."""
 
 import math
+from itertools import combinations
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hybrid_attention import BoltzmannAttention, ExactLayer, FieldsOnlyLayer, So
 # The same numbers in another order of summation, in float64.
 ROUNDING = 1e-12
 
-KINDS = (*LAYERS, "softmax")
+KINDS = (*LAYERS, "softmax", "biased softmax")
 every_attention = pytest.mark.parametrize("kind", marked(KINDS))
 causal_or_not = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 
@@ -22,6 +23,9 @@ def build(kind, embed_dim=6, num_heads=2, length=4, causal=True, seed=0, **setti
     """A float64 module with weights and couplings of order 1."""
     if kind == "softmax":
         module = SoftmaxAttention(embed_dim, num_heads, causal, **settings)
+    elif kind == "biased softmax":
+        module = SoftmaxAttention(embed_dim, num_heads, causal, biased_positions=length, **settings)
+        torch.nn.init.normal_(module.position_bias, generator=torch.Generator().manual_seed(seed))
     else:
         module = BoltzmannAttention(embed_dim, build_layer(kind, length, num_heads, spread=1.0), causal, **settings)
     module = module.double()
@@ -78,6 +82,16 @@ def weigh_exactly(module):
 def weigh_by_sigmoid(fields, head, seen):
     p = 1 / (1 + torch.exp(-2 * fields))
     return p / p.sum()
+
+
+def weigh_by_biased_softmax(module):
+    def weigh(fields, head, seen):
+        query = seen[-1]  # causal: the last key seen is the query's own, unless it is padding
+        bias = {pair: module.position_bias[head, place].item() for place, pair in enumerate(combinations(range(4), 2))}
+        scores = [f + bias.get((min(j, query), max(j, query)), 0.0) for f, j in zip(fields.tolist(), seen, strict=True)]
+        return weigh_by_softmax(torch.tensor(scores, dtype=torch.float64), head, seen)
+
+    return weigh
 
 
 def weigh_by_softmax(fields, head, seen):
@@ -242,6 +256,30 @@ def test_softmax_attention_is_torchs(causal):
     assert largest_difference(module(x, need_weights=True)[0], expected) < ROUNDING
 
 
+def test_a_position_bias_is_added_to_the_score_of_its_pair_in_every_query():
+    module, x = build("biased softmax"), draw(3, 4, 6, seed=5)
+    out, weights = attention_by_loops(module, x, weigh_by_biased_softmax(module))
+    ours, our_weights = module(x, need_weights=True)
+    assert largest_difference(ours, out) < ROUNDING
+    assert largest_difference(our_weights, weights) < ROUNDING
+    assert largest_difference(module(x[:, :3]), out[:, :3]) < ROUNDING
+    matrix = module.bias_matrix()
+    assert torch.equal(matrix, matrix.mT)
+    assert (matrix.diagonal(dim1=1, dim2=2) == 0).all()
+    assert matrix.triu().count_nonzero() == module.position_bias.numel() == 2 * 6
+
+
+def test_a_position_bias_of_zero_is_plain_softmax_with_as_many_parameters_as_couplings_more():
+    biased, plain, x = SoftmaxAttention(6, 2, biased_positions=4), SoftmaxAttention(6, 2), draw(3, 4, 6, seed=5).float()
+    plain.load_state_dict({key: value for key, value in biased.state_dict().items() if key != "position_bias"})
+    assert largest_difference(biased(x), plain(x)) < 1e-6
+    assert biased.position_bias.shape == ExactLayer(4, 2).couplings.shape
+    with pytest.raises(ValueError, match="has 5 positions, and the attention has biases for 4"):
+        biased(torch.zeros(1, 5, 6))
+    with pytest.raises(ValueError, match="biased_positions=-1 was given"):
+        SoftmaxAttention(6, biased_positions=-1)
+
+
 def test_couplings_matter():
     module, x = build("exact"), draw(2, 4, 6, seed=5)
     coupled = module(x)
@@ -252,7 +290,7 @@ def test_couplings_matter():
     assert (coupled - without(x)).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("kind", ["exact", "fields only", "softmax"])
+@pytest.mark.parametrize("kind", ["exact", "fields only", "softmax", "biased softmax"])
 def test_gradcheck(kind):
     module, x = build(kind, embed_dim=4, length=3), draw(2, 3, 4, seed=5).requires_grad_()
     names, parameters = zip(*module.named_parameters(), strict=True)

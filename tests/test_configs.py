@@ -58,9 +58,11 @@ def test_all_files_are_covered_here():
 def test_each_attention_variant_trains_and_tests(run, task, variant):
     out = run(task, variant)
     assert "test_accuracy" in out
-    shown = {"softmax": "SoftmaxAttention", "fields_only": "FieldsOnlyLayer"}.get(Path(variant).stem, "ExactLayer")
-    assert shown in out
-    assert f"use_fields={Path(variant).stem != 'couplings_only'}" in out or shown == "SoftmaxAttention"
+    name = Path(variant).stem
+    shown = {"softmax": "SoftmaxAttention", "softmax_position_bias": "SoftmaxAttention"}
+    assert {**shown, "fields_only": "FieldsOnlyLayer"}.get(name, "ExactLayer") in out
+    assert f"use_fields={name != 'couplings_only'}" in out or name in shown
+    assert ("biased_positions=" in out) == (name == "softmax_position_bias")
 
 
 NEED_DIMOD = {"layers/dimod.yaml": [pytest.mark.plugins] if importlib.util.find_spec("dimod") else []}
@@ -130,4 +132,4 @@ def test_files_are_commented_and_swap_one_thing_each():
             content = yaml.safe_load((CONFIGS / file).read_text())
             assert content.keys() == {"model"}
             assert content["model"].keys() == {"init_args"}
-            assert content["model"]["init_args"].keys() <= {"layer", "use_fields"}
+            assert content["model"]["init_args"].keys() <= {"layer", "use_fields", "position_bias"}

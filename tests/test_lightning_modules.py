@@ -62,6 +62,19 @@ def test_couplings_learn_at_their_own_rate_and_nothing_but_linear_maps_decays():
         assert group["weight_decay"] == (0.01 if is_linear_map else 0.0)
 
 
+def test_position_biases_learn_at_the_rate_of_couplings_and_belong_to_softmax():
+    module = BracketMatcher(8, embed_dim=8, position_bias=True, learning_rate=0.01, coupling_learning_rate_factor=0.25)
+    runner = trainer(max_steps=3, max_epochs=-1)
+    runner.fit(module, brackets())
+    bias = module.model.blocks[0].attention.position_bias
+    (group,) = (group for group in runner.optimizers[0].param_groups if any(p is bias for p in group["params"]))
+    assert group["max_lr"] == pytest.approx(0.0025)
+    assert group["weight_decay"] == 0
+    assert torch.count_nonzero(bias) == bias.numel() == 28
+    with pytest.raises(ValueError, match=r"position_bias=True was given with the layer hybrid_attention\.ExactLayer"):
+        BracketMatcher(8, layer=ExactLayer, position_bias=True)
+
+
 def test_training_moves_the_couplings_from_zero():
     module = BracketMatcher(8, embed_dim=8, layer=ExactLayer)
     (layer,) = module.ising_layers()

@@ -255,8 +255,8 @@ class SoftmaxAttention(_Attention):
         """Return the biases of the last queries of a sequence of `num_keys` positions: (H, num_queries, num_keys)."""
         if num_keys > self.biased_positions:
             raise ValueError(
-                f"The input has {num_keys} positions, and the attention has biases for {self.biased_positions}: shorten "
-                "the input or set a larger biased_positions."
+                f"The input has {num_keys} positions, and the attention has biases for {self.biased_positions}: "
+                "shorten the input or set a larger biased_positions."
             )
         return self.bias_matrix()[:, num_keys - num_queries : num_keys, :num_keys]
 

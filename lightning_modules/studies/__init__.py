@@ -1,0 +1,1 @@
+"""Studies: grids of training runs, their statistics, and a report."""

@@ -105,7 +105,7 @@ class Panels:
             axes.set(xlabel=label)
             axes.figure.legend(frameon=False, loc="outside lower center", ncols=2)
 
-        return _panel(title, draw, (4.6, 1.3 + 0.14 * len(found) * (len(places) + 1)))
+        return _panel(title, draw, (4.0, 1.3 + 0.14 * len(found) * (len(places) + 1)))
 
 
 def heat_map(title: str, matrix: np.ndarray) -> str:
@@ -119,7 +119,7 @@ def heat_map(title: str, matrix: np.ndarray) -> str:
         _whole(axes)
         axes.figure.colorbar(image, ax=axes, shrink=0.85, format="%.2g")
 
-    return _panel(title, draw, (3.2, 2.6))
+    return _panel(title, draw, (2.7, 2.3))
 
 
 def attention_map(title: str, weights: np.ndarray, symbols: Sequence[str]) -> str:

@@ -17,10 +17,11 @@ h2 { font-size: 1.3rem; margin: 2.5rem 0 0.5rem; border-bottom: 1px solid #ccc; 
 h3 { font-size: 1.05rem; margin: 1.5rem 0 0.5rem; }
 nav a { display: inline-block; margin: 0 1rem 0.3rem 0; }
 a { color: #00518a; }
-.scroll { overflow-x: auto; border: 1px solid #ddd; border-radius: 4px; }
+.scroll { width: fit-content; max-width: 100%; overflow-x: auto; border: 1px solid #ddd; border-radius: 4px; }
 table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.7rem; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child, .text { text-align: left; }
+.tests td:first-child { white-space: normal; min-width: 10rem; }
 thead th { background: #f1f3f5; border-bottom: 1px solid #bbb; }
 tbody tr:nth-child(even) { background: #f8f9fa; }
 .versions th:last-child, .versions td:last-child { text-align: left; white-space: normal; }

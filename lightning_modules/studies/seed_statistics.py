@@ -135,7 +135,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Source: S. Holm, Scand. J. Statist. 6, 65 (1979).
     """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    order = sorted(range(len(p_values)), key=lambda place: (math.isnan(p_values[place]), p_values[place]))
     corrected, largest = [math.nan] * len(p_values), 0.0
     for rank, place in enumerate(order):
         if math.isnan(p_values[place]):

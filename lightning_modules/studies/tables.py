@@ -100,15 +100,25 @@ class Table:
 
     def html(self) -> str:
         """Return the table in a box of its own, in which it scrolls where it is wider than the page."""
-        head = "".join(f"<th>{html.escape(title)}</th>" for title in self.header)
+        kinds = [' class="text"' if _is_text([row[n] for row in self.rows]) else "" for n in range(len(self.header))]
+        head = "".join(f"<th{k}>{html.escape(title)}</th>" for title, k in zip(self.header, kinds, strict=True))
         rows = "\n".join(
-            "<tr>" + "".join(f"<td>{html.escape(_text(value))}</td>" for value in row) + "</tr>" for row in self.rows
+            "<tr>"
+            + "".join(f"<td{k}>{html.escape(_text(value))}</td>" for value, k in zip(row, kinds, strict=True))
+            + "</tr>"
+            for row in self.rows
         )
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         return (
             f'<h3>{html.escape(self.title)}</h3>\n<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
             f"<tbody>\n{rows}\n</tbody></table></div>\n{note}"
         )
+
+
+def _is_text(values: list[Value]) -> bool:
+    """Return whether a column holds words, and not numbers."""
+    words = [value for value in values if isinstance(value, str) and value]
+    return bool(words) and not any(word[0].isdigit() for word in words) and len(words) == len(values)
 
 
 def _text(value: Value) -> str:

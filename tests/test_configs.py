@@ -10,6 +10,8 @@ import torch
 import yaml
 
 from lightning_modules.cli import main
+from lightning_modules.studies.plan import read_study
+from lightning_modules.studies.training import arguments
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TEXT = "all the world is a stage, and all the men and women merely players.\n" * 60
@@ -49,7 +51,7 @@ def every(folder):
 
 def test_all_files_are_covered_here():
     folders = {path.parent.name for path in CONFIGS.rglob("*.yaml") if path.parent != CONFIGS}
-    assert folders == {"attention", "layers", "couplings", "devices"}
+    assert folders == {"attention", "layers", "couplings", "devices", "studies"}
     assert {path.name for path in CONFIGS.glob("*.yaml")} == {"brackets.yaml", "tiny_shakespeare.yaml"}
 
 
@@ -122,6 +124,28 @@ def test_each_device_trains_or_says_what_is_missing(run, device, monkeypatch):
             run("brackets", "layers/dqa.yaml", device, **settings)
         return
     assert f"device='{name}'" in run("brackets", "layers/dqa.yaml", device, **settings)
+
+
+def first_of_each_kind(study):
+    """The first run of each kind of attention in each experiment, which has the shortest context."""
+    runs = {}
+    for run in read_study(CONFIGS / study).runs:
+        runs.setdefault((run.experiment, run.cell["attention"]), run)
+    return list(runs.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", every("studies"))
+def test_each_kind_of_run_of_each_study_trains_and_tests(study, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT)
+    for run in first_of_each_kind(study):
+        text = ["--data.init_args.source=text.txt"] if run.experiment == "shakespeare" else []
+        main([*arguments(run, tmp_path / run.folder), "--trainer.fast_dev_run=true", *text])
+        out = capsys.readouterr().out
+        assert "test_accuracy" in out
+        schedule = {"dqa_linear": "LinearSchedule", "dqa_tuned": "TunedSchedule"}.get(run.cell["attention"], "")
+        assert schedule in out
 
 
 def test_files_are_commented_and_swap_one_thing_each():

@@ -54,14 +54,29 @@ def test_each_command_runs(command, tmp_path, monkeypatch, capsys):
     if "my_schedule.yaml" in arguments:
         (tmp_path / "my_schedule.yaml").write_text(yaml.safe_dump(schedule_config(LinearSchedule(4, 5.0))))
     small = ["--data.init_args.batch_size=2", "--trainer.fast_dev_run=true", "--trainer.enable_progress_bar=false"]
-    few = ["--num_spins=[3]", "--num_instances=9", "--num_tuning=9"]
-    main([*arguments, *{"calibrate": few, "generate": ["--max_new_characters=4"]}.get(arguments[0], small)])
-    shown = {"estimate": "training epoch", "calibrate": "rms error", "generate": "Generating with 1 block"}
+    few_steps = [f"brackets.{name}" for name in ("trainer.max_steps=1", "trainer.val_check_interval=1")]
+    few_words = [f"brackets.data.init_args.num_{split}=16" for split in ("train", "val", "test")]
+    few = {
+        "calibrate": ["--num_spins=[3]", "--num_instances=9", "--num_tuning=9"],
+        "generate": ["--max_new_characters=4"],
+        "study": ["--workers=1", "--seeds=1", "--set", *few_steps, *few_words],
+        "report": [],
+    }
+    if arguments[0] == "report":
+        main(["study", "configs/studies/smoke.yaml", *few["study"]])
+    main([*arguments, *few.get(arguments[0], small)])
+    shown = {
+        "estimate": "training epoch",
+        "calibrate": "rms error",
+        "generate": "Generating with 1 block",
+        "study": "runs are finished",
+        "report": "Report: ",
+    }
     assert shown.get(arguments[0], "test_accuracy") in "".join(capsys.readouterr())
 
 
 def test_the_configs_of_the_table_exist_and_no_other():
-    for folder in ("attention", "layers", "couplings", "devices"):
+    for folder in ("attention", "layers", "couplings", "devices", "studies"):
         row = next(line for line in README.splitlines() if line.startswith("|") and f"configs/{folder}/..." in line)
         named = set(re.findall(r"`(\w+\.yaml)`", row))
         assert named == {path.name for path in (ROOT / "configs" / folder).glob("*.yaml")}

@@ -64,7 +64,7 @@ def trained(variant, freeze, devices):
 def test_two_processes_train_like_one_on_both_batches(variant, freeze):
     start, together = trained(variant, freeze, 2)
     _, alone = trained(variant, freeze, 1)
-    moved = {name for name in start if not torch.equal(start[name], together[name])}
+    moved = {name for name in start if (start[name] - together[name]).abs().max() > 1e-6}
     assert any(name.endswith("query_key_value.weight") for name in moved)
     assert any(name.endswith("couplings") for name in moved) == (variant == "boltzmann" and not freeze)
     assert any(name.endswith("position_bias") for name in moved) == (variant == "softmax with position bias")

@@ -63,6 +63,7 @@ def test_each_command_runs(command, tmp_path, monkeypatch, capsys):
         "report": [],
     }
     if arguments[0] == "report":
+        pytest.importorskip("matplotlib")
         main(["study", "configs/studies/smoke.yaml", *few["study"]])
     main([*arguments, *few.get(arguments[0], small)])
     shown = {

@@ -119,7 +119,7 @@ def heat_map(title: str, matrix: np.ndarray) -> str:
         _whole(axes)
         axes.figure.colorbar(image, ax=axes, shrink=0.85, format="%.2g")
 
-    return _panel(title, draw, (2.7, 2.3))
+    return _panel(title, draw, (2.5, 2.2))
 
 
 def attention_map(title: str, weights: np.ndarray, symbols: Sequence[str]) -> str:
@@ -149,7 +149,7 @@ def coupling_by_distance(matrices: np.ndarray) -> list[Interval]:
     ]
 
 
-def _panel(title: str, draw: Any, size: tuple[float, float] = (3.8, 2.8)) -> str:
+def _panel(title: str, draw: Any, size: tuple[float, float] = (3.7, 2.8)) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -114,7 +114,8 @@ class _Attention(nn.Module):
         """Return queries, keys and values, each (B, H, T, d_head)."""
         batch, length, _ = x.shape
         projected = self.query_key_value(x).view(batch, length, 3, self.num_heads, self.embed_dim // self.num_heads)
-        query, key, value = projected.permute(2, 0, 3, 1, 4)
+        # no views: where torch.compile cuts its graph here, torch 2.13 misreads their shapes from its cache
+        query, key, value = (part.contiguous() for part in projected.permute(2, 0, 3, 1, 4))
         return query, key, value
 
     def _merge(self, attended: Tensor) -> Tensor:

@@ -62,6 +62,7 @@ class ExactLayer(IsingLayer):
         super().__init__(num_spins, num_heads, coupling_shape)
         _check_size(num_spins, self.coupling_shape)
 
+    @torch.compiler.disable
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
         """Return the exact marginals, (batch, H, ..., T)."""
         length = fields.shape[-1]

@@ -17,9 +17,10 @@ from hybrid_attention.instances import Instances, draw_instances
 from hybrid_attention.schedules import LinearSchedule, RampSchedule, Schedule, inverse_temperatures
 from hybrid_attention.tuned_schedule import TunedSchedule, available_steps
 from hybrid_attention.tuning import tune_angles, tune_duration
-from lightning_modules.calibration_plot import check_matplotlib, write_plot
+from lightning_modules.calibration_plot import write_plot
 from lightning_modules.checkpoint_instances import checkpoint_instances
 from lightning_modules.layer_factories import class_path
+from lightning_modules.plotting import check_matplotlib
 
 _DESCRIPTION = """Compare what the annealing circuit samples with Boltzmann distributions, tune its schedule, and write
 the schedule as a YAML file that fit takes with --config. Models are drawn at random, or are those that a trained model

@@ -1,7 +1,6 @@
 """The figure of `hybrid-attention calibrate`: annealed against exact magnetizations, and what the error depends on."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +8,13 @@ from hybrid_attention.annealing import Annealer
 from hybrid_attention.instances import Instances, boltzmann_log_probabilities, magnetizations
 from hybrid_attention.schedules import LinearSchedule, Schedule
 from hybrid_attention.tuning import rms_errors, tune_duration
+from lightning_modules.plotting import check_matplotlib
 
 _STEPS = (2, 4, 8, 16, 32)
 _SIZES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 _FEW = 100
 
 Named = list[tuple[str, Instances]]
-
-
-def check_matplotlib() -> None:
-    """Raise ValueError if matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
-        raise ValueError("A figure needs matplotlib, which is not installed: pip install 'hybrid-attention[plots]'.")
 
 
 def write_plot(

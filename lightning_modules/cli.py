@@ -22,6 +22,7 @@ from lightning_modules.error_sentences import is_of_the_project, sentence
 from lightning_modules.estimate import estimate
 from lightning_modules.fit_checks import check_length, check_monitors
 from lightning_modules.generate import generate_command
+from lightning_modules.inspect_command import inspect_command
 from lightning_modules.layer_factories import imported
 from lightning_modules.save_config import SaveConfigOnStart, free_path
 from lightning_modules.studies.report import report_command
@@ -29,14 +30,19 @@ from lightning_modules.studies.study import study_command
 
 _TRACEBACK = "HYBRID_ATTENTION_TRACEBACK"
 _SUBCOMMANDS = ("fit", "validate", "test", "predict", "estimate")
-_OTHER_SUBCOMMANDS = {"calibrate": calibrate_command, "generate": generate_command, "report": report_command}
+_OTHER_SUBCOMMANDS = {
+    "calibrate": calibrate_command,
+    "generate": generate_command,
+    "inspect": inspect_command,
+    "report": report_command,
+}
 _NO_FILES = ("", "null", "best", "last", "hpc", "registry")
 _DESCRIPTION = f"""Train and test attention with learnable Ising couplings. Give YAML files with --config, each merged
 over the ones before it, then single settings such as --model.init_args.embed_dim=16. With --ckpt_path the settings of
 the checkpoint come first, and config files and the command line win over them. More subcommands have a --help of their
 own: calibrate compares the annealing circuit with Boltzmann distributions and tunes its schedule, generate writes text
-with a trained model, study trains a grid of models, and report shows what it found. Set {_TRACEBACK}=1 to see where an
-error comes from."""
+with a trained model, inspect draws what a model does with an input, study trains a grid of models, and report shows what
+it found. Set {_TRACEBACK}=1 to see where an error comes from."""
 
 
 class EstimatingTrainer(pl.Trainer):

@@ -9,7 +9,7 @@ import yaml
 
 from hybrid_attention import BoltzmannAttention, ExactLayer, FreeSchedule, LinearSchedule
 from hybrid_attention.instances import boltzmann_log_probabilities, magnetizations
-from lightning_modules import calibration_plot
+from lightning_modules import plotting
 from lightning_modules.calibrate import schedule_config
 from lightning_modules.checkpoint_instances import checkpoint_instances, group_rows, record_models
 from lightning_modules.cli import main
@@ -123,7 +123,7 @@ def test_settings_that_cannot_work_are_refused_in_a_sentence(arguments, words, c
 
 
 def test_a_figure_without_matplotlib_names_the_extra(monkeypatch):
-    monkeypatch.setattr(calibration_plot, "find_spec", lambda name: None)
+    monkeypatch.setattr(plotting, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match=r"pip install 'hybrid-attention\[plots\]'"):
         main(["calibrate", *SMALL, "--plot=figure.png"])
     assert not Path("figure.png").exists()

@@ -1,0 +1,85 @@
+"""What a model does with one sequence: attention weights, correlations, couplings and energies of every block."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybrid_attention.attention_record import AttentionRecord, record_attention
+from hybrid_attention.spin_statistics import SpinStatistics, couplings_by_distance, spin_statistics
+from lightning_modules.sequence_module import SequenceModule
+
+
+@dataclass
+class BlockInspection:
+    """One block of a model on one sequence of T positions.
+
+    Args:
+        weights: attention weights (H, T, T), rows are queries.
+        couplings: J (H, T, T) in nats, None without an Ising layer.
+        statistics: of the spins, None without an Ising layer.
+        record: what was recorded.
+    """
+
+    weights: Tensor
+    couplings: Tensor | None
+    statistics: SpinStatistics | None
+    record: AttentionRecord
+
+
+def inspect_sequence(model: SequenceModule, tokens: Tensor) -> list[BlockInspection]:
+    """Run a model on one sequence and return what each block did.
+
+    Args:
+        model: on any device.
+        tokens: int64 (T,), T up to the model's context_length.
+
+    Raises:
+        ValueError: as for spin_statistics.
+
+    Cost: a forward pass, and that of spin_statistics for each block.
+    """
+    was_training = model.training
+    with torch.no_grad(), record_attention(model.eval()) as records:
+        model(tokens.unsqueeze(0).to(model.device))
+    model.train(was_training)
+    return [_inspected(record) for record in records]
+
+
+def arrays(blocks: list[BlockInspection]) -> dict[str, np.ndarray]:
+    """Return everything by name, one block after the other along the first dimension.
+
+    attention (blocks, H, T, T); and with Ising layers fields, present and marginals (blocks, H, T, T), couplings
+    (blocks, H, T, T), couplings_by_distance (blocks, H, T - 1), correlations (blocks, H, T, T, T), the query third;
+    energy_edges (blocks, H, bins + 1), energy_of_layer, energy_of_boltzmann and energy_of_states (blocks, H, bins).
+    """
+    found: dict[str, list[Tensor]] = {}
+    for block in blocks:
+        found.setdefault("attention", []).append(block.weights)
+        if block.couplings is None or block.statistics is None:
+            continue
+        record, statistics = block.record, block.statistics
+        assert record.fields is not None and record.present is not None and record.marginals is not None
+        for name, values in {
+            "fields": record.fields[0],
+            "present": record.present[0],
+            "marginals": record.marginals[0],
+            "couplings": block.couplings,
+            "couplings_by_distance": couplings_by_distance(block.couplings),
+            "correlations": statistics.correlations,
+            "energy_edges": statistics.edges,
+            "energy_of_layer": statistics.of_layer,
+            "energy_of_boltzmann": statistics.of_boltzmann,
+            "energy_of_states": statistics.of_states,
+        }.items():
+            found.setdefault(name, []).append(values)
+    return {name: torch.stack([x.cpu() for x in values]).numpy() for name, values in found.items()}
+
+
+def _inspected(record: AttentionRecord) -> BlockInspection:
+    weights = record.weights[0].float().cpu()
+    if record.layer is None:
+        return BlockInspection(weights, None, None, record)
+    couplings = record.layer.coupling_matrix(weights.shape[-1]).detach().cpu()
+    return BlockInspection(weights, couplings, spin_statistics(record), record)

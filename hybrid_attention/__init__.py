@@ -1,6 +1,8 @@
 """Boltzmann attention: Ising marginals as attention weights, exactly or from a quantum circuit."""
 
 from hybrid_attention.attention import BoltzmannAttention, SoftmaxAttention
+from hybrid_attention.attention_record import AttentionRecord, record_attention
+from hybrid_attention.correlations import exact_correlations
 from hybrid_attention.coupling_shapes import (
     BandedCouplings,
     CouplingShape,
@@ -23,6 +25,7 @@ from hybrid_attention.transformer import DecoderOnlyTransformer
 from hybrid_attention.tuned_schedule import TunedSchedule
 
 __all__ = [
+    "AttentionRecord",
     "BandedCouplings",
     "BoltzmannAttention",
     "CouplingShape",
@@ -46,5 +49,7 @@ __all__ = [
     "TunedSchedule",
     "convert_couplings",
     "energy",
+    "exact_correlations",
     "exact_marginals",
+    "record_attention",
 ]

@@ -65,7 +65,7 @@ def record_attention(model: nn.Module) -> Iterator[list[AttentionRecord]]:
         return out if asked else out[0]
 
     kinds = (BoltzmannAttention, SoftmaxAttention)
-    names = {module: name for name, module in model.named_modules() if isinstance(module, kinds)}
+    names: dict[nn.Module, str] = {module: name for name, module in model.named_modules() if isinstance(module, kinds)}
     layers = [module.layer for module in names if isinstance(module, BoltzmannAttention)]
     hooks = [module.register_forward_pre_hook(ask, with_kwargs=True) for module in names]
     hooks += [layer.register_forward_hook(keep_marginals) for layer in dict.fromkeys(layers)]

@@ -82,7 +82,8 @@ def spin_statistics(record: AttentionRecord, bins: int = 40) -> SpinStatistics:
         last = [_boltzmann(fields[h, -1], couplings[h], present[h, -1]) for h in range(heads)]
     sampled = layer.shots is not None or length > MAX_ENUMERATED if isinstance(layer, DQALayer) else length > MAX_SPINS
     histograms = [_histograms(fields[h, -1], couplings[h], states, bins) for h, states in enumerate(last)]
-    return SpinStatistics(correlations, *(torch.stack(each) for each in zip(*histograms, strict=True)), sampled)
+    edges, *shares = (torch.stack(each) for each in zip(*histograms, strict=True))
+    return SpinStatistics(correlations, edges, shares[0], shares[1], shares[2], sampled)
 
 
 def couplings_by_distance(couplings: Tensor) -> Tensor:

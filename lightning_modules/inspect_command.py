@@ -20,8 +20,8 @@ from lightning_modules.layer_factories import LayerFactory, imported, to_plain
 from lightning_modules.plotting import check_matplotlib
 from lightning_modules.sequence_module import SequenceModule
 
-_DESCRIPTION = """Draw what a trained model does with an input: attention weights, correlations of spins, couplings as heat
-maps and by distance, and energies, as PNG files and as arrays in inspection.npz. With config files such as
+_DESCRIPTION = """Draw what a trained model does with an input: attention weights, correlations of spins, couplings as
+heat maps and by distance, and energies, as PNG files and as arrays in inspection.npz. With config files such as
 configs/layers/dqa.yaml the weights run on another layer or device than they were trained with."""
 _BRACKETS = "()[]{}<>"
 _LAYER = "model.init_args.layer"
@@ -40,7 +40,9 @@ def inspect_command(arguments: Sequence[str]) -> None:
     parser.add_argument("--config", action="config", help="A YAML file that sets the layer or its device.")
     parser.add_argument("--ckpt_path", type=str, required=True, help="The checkpoint of a trained model.")
     parser.add_argument("--text", type=str | None, help="Text for a CharLanguageModel.")
-    parser.add_argument("--word", type=str | None, help=f"Brackets of {_BRACKETS} for a BracketMatcher, such as (()()).")
+    parser.add_argument(
+        "--word", type=str | None, help=f"Brackets of {_BRACKETS} for a BracketMatcher, such as (()())."
+    )
     parser.add_argument("--output", type=str, required=True, help="Folder to write to.")
     parser.add_argument("--overwrite", type=bool, default=False, help="Whether files that exist are overwritten.")
     parser.add_argument(f"--{_LAYER}", type=LayerFactory | None, help="Layer to run on, in place of the model's own.")
@@ -91,7 +93,7 @@ def _inspect(given: Namespace, layer: LayerFactory | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path in existing:
         path.unlink()
-    np.savez(folder / _ARRAYS, tokens=tokens.numpy(), **arrays(blocks))
+    np.savez(folder / _ARRAYS, allow_pickle=False, tokens=tokens.numpy(), **arrays(blocks))
     figures = attention_figures(blocks, labels)
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png", format="png", dpi=120)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from hybrid_attention.attention_record import AttentionRecord, record_attention
 from hybrid_attention.spin_statistics import SpinStatistics, couplings_by_distance, spin_statistics
-from lightning_modules.sequence_module import SequenceModule
 
 
 @dataclass
@@ -28,11 +28,11 @@ class BlockInspection:
     record: AttentionRecord
 
 
-def inspect_sequence(model: SequenceModule, tokens: Tensor) -> list[BlockInspection]:
+def inspect_sequence(model: pl.LightningModule, tokens: Tensor) -> list[BlockInspection]:
     """Run a model on one sequence and return what each block did.
 
     Args:
-        model: on any device.
+        model: maps token ids (B, T) to logits, such as a BracketMatcher; on any device.
         tokens: int64 (T,), T up to the model's context_length.
 
     Raises:
@@ -60,7 +60,9 @@ def arrays(blocks: list[BlockInspection]) -> dict[str, np.ndarray]:
         if block.couplings is None or block.statistics is None:
             continue
         record, statistics = block.record, block.statistics
-        assert record.fields is not None and record.present is not None and record.marginals is not None
+        assert record.fields is not None
+        assert record.present is not None
+        assert record.marginals is not None
         for name, values in {
             "fields": record.fields[0],
             "present": record.present[0],

@@ -48,7 +48,9 @@ def test_the_circuit_is_drawn_counted_and_close_to_exact(capsys):
     out = capsys.readouterr().out
     assert "DQA" in out
     assert "'IsingZZ': 12" in out
-    rows = {line.split(":")[0]: eval(line.split(":")[1]) for line in out.splitlines() if line.startswith(("ann", "exa"))}
+    rows = {
+        line.split(":")[0]: eval(line.split(":")[1]) for line in out.splitlines() if line.startswith(("ann", "exa"))
+    }
     assert rows["annealed"] == pytest.approx(rows["exact"], abs=0.05)
 
 

@@ -1,6 +1,8 @@
 """A layer of one's own: mean-field marginals, used in Python and, by its import path, from YAML.
 
-From the folder of this file: PYTHONPATH=. hybrid-attention fit --config ../configs/brackets.yaml --config own_layer.yaml
+From the root of the repository:
+
+    PYTHONPATH=examples hybrid-attention fit --config configs/brackets.yaml --config examples/own_layer.yaml
 """
 
 import pytorch_lightning as pl

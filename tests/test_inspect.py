@@ -75,11 +75,11 @@ def test_figures_and_arrays_are_written(capsys):
     shapes = {name: found[name].shape for name in found.files}
     assert shapes == {
         "tokens": (6,),
-        **{name: (2, 2, 6, 6) for name in ("attention", "fields", "present", "marginals", "couplings")},
+        **dict.fromkeys(("attention", "fields", "present", "marginals", "couplings"), (2, 2, 6, 6)),
         "couplings_by_distance": (2, 2, 5),
         "correlations": (2, 2, 6, 6, 6),
         "energy_edges": (2, 2, 41),
-        **{f"energy_of_{name}": (2, 2, 40) for name in ("layer", "boltzmann", "states")},
+        **dict.fromkeys(("energy_of_layer", "energy_of_boltzmann", "energy_of_states"), (2, 2, 40)),
     }
     assert found["tokens"].tolist() == [0, 2, 3, 0, 1, 1]
     np.testing.assert_allclose(found["attention"].sum(-1), 1, rtol=1e-5)

@@ -51,7 +51,7 @@ def every(folder):
 
 def test_all_files_are_covered_here():
     folders = {path.parent.name for path in CONFIGS.rglob("*.yaml") if path.parent != CONFIGS}
-    assert folders == {"attention", "layers", "couplings", "devices", "studies"}
+    assert folders == {"attention", "layers", "couplings", "devices", "callbacks", "studies"}
     assert {path.name for path in CONFIGS.glob("*.yaml")} == {"brackets.yaml", "tiny_shakespeare.yaml"}
 
 

@@ -58,18 +58,21 @@ def test_each_command_runs(command, tmp_path, monkeypatch, capsys):
     few_words = [f"brackets.data.init_args.num_{split}=16" for split in ("train", "val", "test")]
     few = {
         "calibrate": ["--num_spins=[3]", "--num_instances=9", "--num_tuning=9"],
+        "inspect": [],
         "generate": ["--max_new_characters=4"],
         "study": ["--workers=1", "--seeds=1", "--set", *few_steps, *few_words],
         "report": [],
     }
-    if arguments[0] == "report":
+    if arguments[0] in ("inspect", "report"):
         pytest.importorskip("matplotlib")
+    if arguments[0] == "report":
         main(["study", "configs/studies/smoke.yaml", *few["study"]])
     main([*arguments, *few.get(arguments[0], small)])
     shown = {
         "estimate": "training epoch",
         "calibrate": "rms error",
         "generate": "Generating with 1 block",
+        "inspect": "pictures/attention.png",
         "study": "runs are finished",
         "report": "Report: ",
     }
@@ -77,7 +80,7 @@ def test_each_command_runs(command, tmp_path, monkeypatch, capsys):
 
 
 def test_the_configs_of_the_table_exist_and_no_other():
-    for folder in ("attention", "layers", "couplings", "devices", "studies"):
+    for folder in ("attention", "layers", "couplings", "devices", "callbacks", "studies"):
         row = next(line for line in README.splitlines() if line.startswith("|") and f"configs/{folder}/..." in line)
         named = set(re.findall(r"`(\w+\.yaml)`", row))
         assert named == {path.name for path in (ROOT / "configs" / folder).glob("*.yaml")}

@@ -61,3 +61,12 @@ def test_python_on_the_pages_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
         exec(block, {})
+
+
+@pytest.mark.slow
+def test_averages_in_angle_brackets_are_text_on_the_site(tmp_path):
+    build = pytest.importorskip("mkdocs.commands.build")
+    config = pytest.importorskip("mkdocs.config").load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path))
+    build.build(config)
+    for page in ("inspect.html", "calibration.html", "api/hybrid_attention.html"):
+        assert "&lt;s_j" in (tmp_path / page).read_text()

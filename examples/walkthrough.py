@@ -1,4 +1,4 @@
-"""A day with the command line, timed: train on brackets and on text, resume, inspect, test on circuits, export.
+"""A day with the command line, timed: train, resume, inspect, generate, test on circuits and with shots, export.
 
     python examples/walkthrough.py FOLDER [--steps 100]
 
@@ -49,6 +49,8 @@ def walk(folder: Path, steps: int) -> dict[str, float]:
     timed("train on text", ["fit", *text, *run])
     timed("inspect a word", ["inspect", f"--ckpt_path={checkpoint}", "--word=([]{})", f"--output={folder / 'word'}"])
     timed("inspect a text", ["inspect", f"--ckpt_path={of_text}", "--text=now is the", f"--output={folder / 'text'}"])
+    written = ["--prompt=now is", "--max_new_characters=80", "--seed=1"]
+    timed("generate", ["generate", f"--ckpt_path={of_text}", *written])
     timed("test on circuits", ["test", f"--ckpt_path={checkpoint}", *circuit, *few, *no_logger])
     shots = ["--model.init_args.layer.init_args.shots=200"]
     timed("test with shots", ["test", f"--ckpt_path={checkpoint}", *circuit, *shots, *few, *no_logger])

@@ -1,6 +1,5 @@
 """The subcommand `hybrid-attention inspect`: pictures and arrays of what a trained model does with an input."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from hybrid_attention import DQALayer
 from lightning_modules.attention_figures import attention_figures
 from lightning_modules.bracket_matcher import BracketMatcher
 from lightning_modules.character_language_model import CharLanguageModel
+from lightning_modules.checkpoint_files import read_checkpoint
+from lightning_modules.config_files import value_of
 from lightning_modules.inspection import BlockInspection, arrays, inspect_sequence
 from lightning_modules.layer_factories import LayerFactory, imported, to_plain
 from lightning_modules.plotting import check_matplotlib
@@ -46,11 +47,11 @@ def inspect_command(arguments: Sequence[str]) -> None:
     parser.add_argument("--output", type=str, required=True, help="Folder to write to.")
     parser.add_argument("--overwrite", type=bool, default=False, help="Whether files that exist are overwritten.")
     parser.add_argument(f"--{_LAYER}", type=LayerFactory | None, help="Layer to run on, in place of the model's own.")
-    saved = _saved_settings(list(arguments))
-    if saved is not None and saved.get("layer") is not None:
-        parser.set_defaults({_LAYER: saved["layer"]})
+    path = value_of("ckpt_path", arguments)
+    settings: dict[str, Any] = {} if path is None else read_checkpoint(path)["hyper_parameters"]
+    parser.set_defaults({_LAYER: settings.get("layer")})
     given = parser.parse_args(list(arguments))
-    _inspect(given, parser.instantiate(given)["model"]["init_args"]["layer"])
+    _inspect(given, settings, parser.instantiate(given)["model"]["init_args"]["layer"])
 
 
 def tokens_of(model: SequenceModule, text: str | None, word: str | None) -> tuple[Tensor, list[str]]:
@@ -78,16 +79,16 @@ def tokens_of(model: SequenceModule, text: str | None, word: str | None) -> tupl
     return torch.tensor([brackets.index(character) for character in value]), list(value)
 
 
-def _inspect(given: Namespace, layer: LayerFactory | None) -> None:
+def _inspect(given: Namespace, settings: dict[str, Any], layer: LayerFactory | None) -> None:
     folder = Path(given.output)
     paths = [folder / f"{name}.png" for name in _FIGURES] + [folder / _ARRAYS]
     existing = [path for path in paths if path.exists()]
     if existing and not given.overwrite:
         raise ValueError(f"{str(existing[0])!r} exists: move it away, give another folder, or set --overwrite=true.")
     check_matplotlib()
-    model = _load(given.ckpt_path, layer)
+    model = _load(given.ckpt_path, settings, layer)
     tokens, labels = tokens_of(model, given.text, given.word)
-    print(f"Inspecting {model.description()}", flush=True)
+    print(model.describe("Inspecting"), flush=True)
     _announce_circuits(model, len(tokens))
     blocks = inspect_sequence(model, tokens)
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,28 +125,10 @@ def _summary(blocks: list[BlockInspection]) -> list[str]:
     return lines
 
 
-def _saved_settings(arguments: list[str]) -> dict[str, Any] | None:
-    """Return the hyper-parameters of the checkpoint that the arguments name, or None where they name none."""
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument("--ckpt_path")
-    path = finder.parse_known_args(arguments)[0].ckpt_path
-    return None if path is None else _hyper_parameters(path)
-
-
-def _hyper_parameters(path: str) -> dict[str, Any]:
-    if not Path(path).is_file():
-        raise ValueError(f"There is no checkpoint {path!r}: give the path of a .ckpt file.")
-    try:
-        settings = torch.load(path, map_location="cpu", weights_only=True)["hyper_parameters"]
-        return {**settings, "_class_path": settings["_class_path"]}
-    except Exception as error:
-        raise ValueError(f"{path!r} is not a checkpoint of a model: give a .ckpt file that fit wrote.") from error
-
-
-def _load(path: str, layer: LayerFactory | None) -> SequenceModule:
-    settings = _hyper_parameters(path)
+def _load(path: str, settings: dict[str, Any], layer: LayerFactory | None) -> SequenceModule:
     kind = imported(settings["_class_path"])
+    if not (isinstance(kind, type) and issubclass(kind, SequenceModule)):
+        raise ValueError(f"The checkpoint {path!r} is of {settings['_class_path']}, which cannot be inspected.")
     if settings.get("layer") is None and layer is not None:
         raise ValueError(f"The model of {path!r} has softmax attention, which has no couplings for a layer to run on.")
-    model: SequenceModule = kind.load_from_checkpoint(path, map_location="cpu", layer=to_plain(layer))
-    return model
+    return kind.load_from_checkpoint(path, map_location="cpu", layer=to_plain(layer))

@@ -76,11 +76,12 @@ def test_a_layer_of_ones_own_trains_in_python_and_from_yaml(monkeypatch, tmp_pat
 
 
 @pytest.mark.slow
-def test_the_walkthrough_ends_with_every_file_that_it_names(tmp_path):
+def test_the_walkthrough_ends_with_every_file_that_it_names(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     folder = tmp_path / "day"
     seconds = load("walkthrough")["walk"](folder, steps=4)
     assert list(seconds)[-1] == "export"
+    assert "\nnow is" in capsys.readouterr().out
     for name in ("word/inspection.npz", "text/attention.png", "weights.pt", "brackets/version_1/metrics.csv"):
         assert (folder / name).is_file()
     whole, resumed = (

@@ -136,7 +136,7 @@ def test_text_goes_into_a_language_model():
         (["--word="], "--word has 0 characters"),
         (["--word={}"], r"--word has '\{', '\}': give characters of \(\)\[\]\."),
         (["--ckpt_path=none.ckpt"], "There is no checkpoint 'none.ckpt'"),
-        (["--ckpt_path=text.ckpt"], "is not a checkpoint of a model"),
+        (["--ckpt_path=text.ckpt"], "is not a checkpoint of plain data"),
         (["--nonsense=1"], "nonsense"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch._dynamo
-from conftest import LAYERS, every_layer
+from conftest import LAYERS
 from test_precision import model_with, tokens
 
 from hybrid_attention import BoltzmannAttention, IsingLayer
@@ -18,6 +18,14 @@ needs_compiler = pytest.mark.skipif(
     not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++", "c++")),
     reason="inductor needs a C++ compiler, and none is on the path",
 )
+
+
+def layers(*left_out):
+    """The layers; those on gate-by-gate devices take seconds, and are the same as hybrid.statevector's to a compiler."""
+    on_gates = [pytest.mark.slow]
+    kinds = [kind for kind in LAYERS if kind not in left_out]
+    marked = [pytest.param(kind, marks=on_gates if kind.endswith(".qubit") else []) for kind in kinds]
+    return pytest.mark.parametrize("kind", marked)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +40,7 @@ def gradients(model, run):
     return [out.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
 
 
-@every_layer
+@layers()
 def test_a_compiled_model_gives_the_same_outputs_and_gradients(kind):
     model = model_with(kind)
     plain = gradients(model, model)
@@ -41,7 +49,7 @@ def test_a_compiled_model_gives_the_same_outputs_and_gradients(kind):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in LAYERS if kind != "fields only"])
+@layers("fields only")
 def test_marginals_are_outside_of_the_graphs_and_linear_maps_inside(kind, monkeypatch):
     """In a graph, a call would be seen once while it is traced and never again."""
     attention = BoltzmannAttention(8, LAYERS[kind](4, 2))
@@ -74,7 +82,7 @@ def test_marginals_are_outside_of_the_graphs_and_linear_maps_inside(kind, monkey
     assert not any(name in code for name in ("MeetInTheMiddle", "exp_", "complex"))
 
 
-@every_layer
+@layers()
 def test_compiled_attention_hands_no_view_across_a_graph_break(kind):
     """From torch 2.13's cache of compiled graphs, views of intermediate tensors come back with shapes at random."""
     outputs = []

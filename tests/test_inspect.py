@@ -181,7 +181,14 @@ def test_what_is_inspected_does_not_depend_on_being_inspected():
     assert not [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
 
 
-@pytest.mark.parametrize("layer", [ExactLayer, FieldsOnlyLayer, partial(DQALayer, schedule=SCHEDULE)])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        ExactLayer,
+        pytest.param(FieldsOnlyLayer, marks=pytest.mark.slow),
+        pytest.param(partial(DQALayer, schedule=SCHEDULE), marks=pytest.mark.slow),
+    ],
+)
 def test_pictures_are_logged_at_every_validation_and_training_is_not_changed(layer):
     pytest.importorskip("matplotlib")
     weights = []
@@ -197,6 +204,7 @@ def test_pictures_are_logged_at_every_validation_and_training_is_not_changed(lay
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*weights, strict=True))
 
 
+@pytest.mark.slow
 def test_pictures_of_a_second_run_into_a_folder_leave_the_first_ones():
     pytest.importorskip("matplotlib")
     for _ in range(2):
@@ -218,6 +226,7 @@ def test_tensorboard_gets_figures():
     assert [image.step for image in events.Images("pictures/attention")] == [1, 2]
 
 
+@pytest.mark.slow
 def test_weights_and_biases_get_images(monkeypatch):
     pytest.importorskip("matplotlib")
     pytest.importorskip("wandb")

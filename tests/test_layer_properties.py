@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import draw, draw_mask, largest_difference, marginals_by_table
 
-few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 

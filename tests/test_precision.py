@@ -60,7 +60,10 @@ class Watched(BracketMatcher):
 
 
 @every_layer
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    "precision",
+    [name if name in ("bf16-mixed", "64-true") else pytest.param(name, marks=pytest.mark.slow) for name in PRECISIONS],
+)
 def test_every_precision_trains_with_ising_models_in_float32_or_better(kind, precision):
     torch.manual_seed(0)
     model = Watched(kind)

@@ -41,8 +41,8 @@ _DESCRIPTION = f"""Train and test attention with learnable Ising couplings. Give
 over the ones before it, then single settings such as --model.init_args.embed_dim=16. With --ckpt_path the settings of
 the checkpoint come first, and config files and the command line win over them. More subcommands have a --help of their
 own: calibrate compares the annealing circuit with Boltzmann distributions and tunes its schedule, generate writes text
-with a trained model, inspect draws what a model does with an input, study trains a grid of models, and report shows what
-it found. Set {_TRACEBACK}=1 to see where an error comes from."""
+with a trained model, inspect draws what a model does with an input, study trains a grid of models, and report shows
+what it found. Set {_TRACEBACK}=1 to see where an error comes from."""
 
 
 class EstimatingTrainer(pl.Trainer):

@@ -21,7 +21,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def layers(*left_out):
-    """The layers; those on gate-by-gate devices take seconds, and are the same as hybrid.statevector's to a compiler."""
+    """The layers; those on gate-by-gate devices take seconds and are the same as hybrid.statevector's to a compiler."""
     on_gates = [pytest.mark.slow]
     kinds = [kind for kind in LAYERS if kind not in left_out]
     marked = [pytest.param(kind, marks=on_gates if kind.endswith(".qubit") else []) for kind in kinds]

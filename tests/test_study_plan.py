@@ -122,6 +122,8 @@ def test_comparisons_are_read_with_the_names_of_values_as_text(study):
         (experiment(axes={"attention": {True: None}}), "YAML reads on, off, yes and no"),
         (experiment(axes={"attention": {"a/b": None}}), "has the name 'a/b'"),
         (experiment(axes={"attention": {"a": 3}}, exceptions=[]), "has the settings 3"),
+        (experiment(search=["attention"]), r"searches \['attention'\]: give a list of its axes other than attention"),
+        (experiment(search="size"), "searches 'size': give a list"),
         (experiment(settings={"config": ["none.yaml"]}), r"'none.yaml' of Experiment 'words' cannot be read \(No such"),
         (experiment(exceptions=[{"of": {"attention": "gibbs"}}]), "exception of attention=gibbs, which it does not"),
         (experiment(exceptions=[{"for": {}}]), r"has \['for'\]: give of, seeds, settings, skip only"),

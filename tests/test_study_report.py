@@ -120,6 +120,20 @@ def table(folder, name):
         return list(csv.DictReader(file))
 
 
+def test_a_search_takes_the_trial_of_the_lowest_validation_loss_and_not_the_best_test(study):
+    content = json.loads((study / "study.json").read_text())
+    content["experiments"]["words"]["search"] = ["context_length"]
+    (study / "study.json").write_text(json.dumps(content))
+    for place in study.glob("words/softmax/4/seed_*"):
+        (place / "metrics.csv").write_text(f"step,val_loss\n9,{1.0 + 0.1 * int(place.name[5])}\n19,2.0\n")
+    main(["report", str(study)])
+    rows = {(row["attention"], row["context length"]): row for row in table(study, "words_search")}
+    assert not (study / "report" / "text_search.csv").exists()
+    assert float(rows["softmax", "4"]["validation loss (nats)"]) == pytest.approx(1.2)
+    assert float(rows["softmax", "8"]["validation loss (nats)"]) == pytest.approx(1.3)
+    assert [rows["softmax", length][""] for length in ("4", "8")] == ["lowest", ""]
+
+
 def test_the_tables_hold_means_and_intervals_over_seeds(reported):
     rows = table(reported, "words_results")
     assert [(row["context length"], row["attention"]) for row in rows] == [

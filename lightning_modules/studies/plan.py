@@ -18,7 +18,7 @@ SEED = "${seed}"
 ATTENTION = "attention"
 _NAME = re.compile(r"\w[\w.-]*")
 _STUDY_KEYS = {"title", "seeds", "keep_checkpoints", "experiments", "primary", "equivalences", "trends"}
-_EXPERIMENT_KEYS = {"title", "metric", "settings", "axes", "exceptions", "seeds"}
+_EXPERIMENT_KEYS = {"title", "metric", "settings", "axes", "exceptions", "seeds", "search"}
 _EXCEPTION_KEYS = {"of", "settings", "seeds", "skip"}
 _FIXED = ("logger", "default_root_dir", "enable_progress_bar", "enable_model_summary")
 
@@ -64,11 +64,13 @@ class Experiment:
         title: for the report.
         metric: what is compared, a name in METRICS.
         axes: the values of every axis, by name.
+        search: names of the axes whose values are tried in a tuning search.
     """
 
     title: str
     metric: str
     axes: dict[str, list[str]]
+    search: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,10 @@ def _experiment(place: str, described: Any) -> Experiment:
     for axis, values in axes.items():
         _check_names(f"{place}, axis {axis}", values)
     named = {str(axis): [str(value) for value in values] for axis, values in axes.items()}
-    return Experiment(described.get("title", place), metric, named)
+    search = described.get("search", [])
+    if not isinstance(search, list) or not set(map(str, search)) <= named.keys() - {ATTENTION}:
+        raise ValueError(f"{place} searches {search!r}: give a list of its axes other than {ATTENTION}.")
+    return Experiment(described.get("title", place), metric, named, [str(axis) for axis in search])
 
 
 def _exceptions(place: str, described: dict[str, Any], swaps: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:

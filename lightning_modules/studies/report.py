@@ -11,6 +11,7 @@ from lightning_modules.studies.page import Section, page
 from lightning_modules.studies.pictures import galleries
 from lightning_modules.studies.progress import duration
 from lightning_modules.studies.result_tables import experiment_tables, runs_table, test_tables, versions_table
+from lightning_modules.studies.search_table import search_table
 
 PAGE = "report.html"
 _DESCRIPTION = """Show what a study has found so far: an HTML page that needs no network, and its tables as CSV and
@@ -47,7 +48,8 @@ def write_report(study: Path, output: Path) -> None:
     tested = test_tables(findings)
     sections = [Section("tests", "What was tested", tested)] if tested else []
     for name, experiment in findings.experiments.items():
-        tables = experiment_tables(findings, name)
+        searched = search_table(findings, name)
+        tables = [*([searched] if searched.rows else []), *experiment_tables(findings, name)]
         if tables:
             sections.append(Section(name, experiment.title, tables, list(galleries(findings, name))))
     sections.append(Section("versions", "Versions", [versions_table(findings)]))

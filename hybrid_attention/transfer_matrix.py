@@ -35,6 +35,7 @@ class TransferMatrixLayer(IsingLayer):
                 f"of at most {MAX_SWEPT_RANGE}, or take MeanFieldLayer or GibbsLayer."
             )
 
+    @torch.compiler.disable
     def marginals(self, fields: Tensor, present: Tensor | None) -> Tensor:
         """Return the exact marginals, (batch, H, ..., T)."""
         check_finite(fields, present)

@@ -80,7 +80,7 @@ def test_each_command_runs(command, tmp_path, monkeypatch, capsys):
 
 
 def test_the_configs_of_the_table_exist_and_no_other():
-    for folder in ("attention", "layers", "couplings", "devices", "callbacks", "studies"):
+    for folder in ("attention", "layers", "couplings", "devices", "studies"):
         row = next(line for line in README.splitlines() if line.startswith("|") and f"configs/{folder}/..." in line)
         named = set(re.findall(r"`(\w+\.yaml)`", row))
         assert named == {path.name for path in (ROOT / "configs" / folder).glob("*.yaml")}

@@ -13,13 +13,21 @@ import sys
 
 import torch
 
-from hybrid_attention import DQALayer, ExactLayer, FieldsOnlyLayer, LinearSchedule
+from hybrid_attention import (
+    DimodLayer, DQALayer, ExactLayer, FieldsOnlyLayer, GibbsLayer, LinearSchedule, MeanFieldLayer, ToeplitzCouplings,
+    TransferMatrixLayer,
+)
 
 torch.set_num_threads(1)
 schedule = LinearSchedule(6, 6.0)
 layer = {
     "exact": lambda: ExactLayer(8, 2),
     "fields only": lambda: FieldsOnlyLayer(8, 2),
+    "transfer matrix": lambda: TransferMatrixLayer(32, 2, ToeplitzCouplings(4)),
+    "mean field": lambda: MeanFieldLayer(16, 2),
+    "tap": lambda: MeanFieldLayer(16, 2, tap=True),
+    "gibbs": lambda: GibbsLayer(8, 2, num_samples=100, num_chains=20, burn_in=10),
+    "dimod": lambda: DimodLayer(4, 1, num_reads=20),
     "dqa on hybrid.statevector": lambda: DQALayer(8, 2, schedule=schedule),
     "dqa with shots": lambda: DQALayer(8, 2, schedule=schedule, shots=100),
     "dqa on default.qubit": lambda: DQALayer(4, 1, device="default.qubit", schedule=schedule),
@@ -58,6 +66,11 @@ print(resident_bytes() - before)
     [
         "exact",
         "fields only",
+        "transfer matrix",
+        "mean field",
+        "tap",
+        "gibbs",
+        pytest.param("dimod", marks=pytest.mark.plugins),
         "dqa on hybrid.statevector",
         "dqa with shots",
         "dqa on default.qubit",

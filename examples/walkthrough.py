@@ -24,7 +24,7 @@ def walk(folder: Path, steps: int) -> dict[str, float]:
     folder.mkdir(parents=True)
     (folder / "text.txt").write_text(TEXT)
     quiet = ["--trainer.enable_progress_bar=false"]
-    no_logger = [*quiet, "--trainer.logger=false"]
+    no_logger = [*quiet, "--trainer.logger=false", f"--trainer.default_root_dir={folder}"]
     half = max(steps // 2, 1)
     run = [*quiet, f"--trainer.max_steps={steps}", f"--trainer.val_check_interval={half}", "--test_after_fit=false"]
     run += ["--checkpoint.save_top_k=-1", f"--trainer.logger.init_args.save_dir={folder}"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch._dynamo
-from conftest import LAYERS
+from conftest import LAYERS, marked
 from test_precision import model_with, tokens
 
 from hybrid_attention import BoltzmannAttention, IsingLayer
@@ -22,10 +22,10 @@ needs_compiler = pytest.mark.skipif(
 
 def layers(*left_out):
     """The layers; those on gate-by-gate devices take seconds and are the same as hybrid.statevector's to a compiler."""
-    on_gates = [pytest.mark.slow]
     kinds = [kind for kind in LAYERS if kind not in left_out]
-    marked = [pytest.param(kind, marks=on_gates if kind.endswith(".qubit") else []) for kind in kinds]
-    return pytest.mark.parametrize("kind", marked)
+    on_gates = [pytest.param(kind, marks=pytest.mark.slow) for kind in kinds if kind.endswith(".qubit")]
+    others = marked([kind for kind in kinds if not kind.endswith(".qubit")])
+    return pytest.mark.parametrize("kind", [*others, *on_gates])
 
 
 @pytest.fixture(autouse=True)

@@ -72,8 +72,6 @@ class ChainRows:
 
         Rows that float32 loses are done again in float64, and those that float64 loses in the log domain.
         """
-        if not self.rows_of_step:
-            return fields * 0 + 0 * couplings.sum()
         p, lost = self._sweep(fields, couplings)
         if not lost.any():
             return p
@@ -90,6 +88,9 @@ class ChainRows:
 
     def _sweep(self, fields: Tensor, couplings: Tensor) -> tuple[Tensor, Tensor]:
         """Return p (R, T), and which rows have none, (R,)."""
+        if not self.rows_of_step:  # nothing is present
+            absent = torch.ones_like(fields, dtype=torch.bool)
+            return fields.masked_fill(absent, 0) + 0 * couplings.sum(), ~absent[:, 0]
         length = fields.shape[1]
         pushes = None
         if self.pinned is not None:

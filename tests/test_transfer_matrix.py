@@ -16,6 +16,7 @@ from hybrid_attention import (
     FreeCouplings,
     ToeplitzCouplings,
     TransferMatrixLayer,
+    exact_marginals,
 )
 from hybrid_attention.chain_blocks import blocks_of
 from hybrid_attention.chain_log_domain import log_domain_marginals
@@ -196,6 +197,30 @@ def test_rows_that_float32_loses_are_done_again_and_leave_the_others_alone(monke
     (by_fields,) = torch.autograd.grad((weights * expected).sum(), h)
     assert largest_difference(p, expected) < 1e-5
     assert largest_difference(found[0], by_fields) < 1e-4
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1), (torch.float64, 100)])
+def test_rows_that_are_lost_leave_rows_without_spins_at_0(dtype, size):
+    layer = TransferMatrixLayer(4, coupling_shape=BandedCouplings(1)).to(dtype)
+    with torch.no_grad():
+        layer.couplings.copy_(size * torch.tensor([[5.0, -5.0, 5.0]]))
+    fields = (size * torch.tensor([20.0, -20.0, -20.0, 20.0], dtype=dtype)).repeat(2, 1, 1, 1).requires_grad_()
+    p = layer(fields, torch.tensor([[True] * 4, [False] * 4]).view(2, 1, 1, 4))
+    p.square().sum().backward()
+    expected = exact_marginals(fields[0].double(), layer.coupling_matrix(4).double())
+    assert largest_difference(p[0], expected) < 1e-5
+    assert (p[1] == 0).all()
+    assert fields.grad.isfinite().all()
+    assert (fields.grad[1] == 0).all()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_fields_of_heads_without_spins_are_not_read(value):
+    layer = TransferMatrixLayer(4, 2, BandedCouplings(1))
+    fields = torch.stack([torch.full((4,), value), torch.ones(4)]).view(1, 2, 1, 4)
+    present = torch.tensor([[False] * 4, [True] * 4]).view(1, 2, 1, 4)
+    assert (layer(fields, present)[:, 0] == 0).all()
+    assert (layer(fields, torch.zeros(4, dtype=torch.bool)) == 0).all()
 
 
 def test_what_is_kept_for_gradients_grows_linearly_with_the_spins():

@@ -13,7 +13,10 @@ MAX_SWEPT_RANGE = 12  # of TransferMatrixLayer
 
 
 class CouplingShape(ABC):
-    """How the couplings J_jk of T spins follow from the parameter of a layer, which holds one set for each head."""
+    """How the couplings J_jk of T spins follow from the parameter of a layer, which holds one set for each head.
+
+    Shapes are compared and hashed, so a subclass is best a frozen dataclass.
+    """
 
     @abstractmethod
     def range_of(self, num_spins: int) -> int:
@@ -148,10 +151,10 @@ def convert_couplings(couplings: Tensor, source: CouplingShape, target: Coupling
         ValueError: if the couplings are not of the shape `source`, or the target cannot hold them: it has a smaller
             range, or shares a coupling between pairs that differ.
 
-    Cost: O(T range).
+    Cost: O(T^2) for the list of pairs, O(T range) for each head.
     """
-    heads, expected = len(couplings), source.size(num_spins)
-    if tuple(couplings.shape[1:]) != expected:
+    expected = source.size(num_spins)
+    if not couplings.dim() or not len(couplings) or tuple(couplings.shape[1:]) != expected:
         raise ValueError(
             f"The couplings have shape {tuple(couplings.shape)}, and {source} over {num_spins} spins is (heads, "
             f"{', '.join(map(str, expected))}): give the shape and the number of spins that they belong to."
@@ -160,8 +163,8 @@ def convert_couplings(couplings: Tensor, source: CouplingShape, target: Coupling
     values = couplings.detach().flatten(1).index_select(1, source.places(first, second, num_spins))
     near = second - first <= target.range_of(num_spins)
     places = target.places(first[near], second[near], num_spins)
-    converted = values.new_zeros(heads, *target.size(num_spins))
-    flat = converted.view(heads, -1)
+    converted = values.new_zeros(len(values), *target.size(num_spins))
+    flat = converted.view(len(values), -1)
     flat[:, places] = values[:, near]
     if values[:, ~near].any() or not torch.equal(flat[:, places], values[:, near]):
         raise ValueError(

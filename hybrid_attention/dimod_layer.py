@@ -30,9 +30,10 @@ class DimodLayer(SamplingLayer):
     default schedule, made for optimization, ends far colder.
 
     For a D-Wave machine, install dwave-system, give it your token with `dwave config create`, and take
-    sampler="dwave.system.DWaveCliqueSampler" with sample_options={"auto_scale": False}. Its beta is not known before:
-    find it by comparing the marginals with those of ExactLayer on a few spins, as it differs between machines,
-    annealing times and chain strengths.
+    sampler=["dwave.system.EmbeddingComposite", "dwave.system.DWaveSampler"] with sample_options={"auto_scale": False}.
+    Its beta is not known before: find it by comparing the marginals with those of ExactLayer on a few spins, as it
+    differs between machines, annealing times and chain strengths. DWaveCliqueSampler does not fit: it scales every
+    problem by a factor of its own, so that there is no beta for all.
 
     Marginals that no read has at +1 are 0. After a forward pass, `standard_error` and `weight_standard_error` are those
     of independent reads, as DQALayer's are.
@@ -40,8 +41,9 @@ class DimodLayer(SamplingLayer):
     Args:
         num_spins: as for IsingLayer.
         num_heads: as for IsingLayer.
-        sampler: the import path of a subclass of dimod.Sampler, or such an object, which a checkpoint cannot hold.
-        sampler_options: arguments of its constructor.
+        sampler: the import path of a subclass of dimod.Sampler; a list of them, composites before what they wrap; or a
+            sampler that is made, which a checkpoint cannot hold.
+        sampler_options: arguments of its constructor, in a list of the last one's.
         sample_options: arguments of its `sample` besides num_reads and seed; by default those described above for
             simulated annealing and none for others.
         num_reads: samples for each query, 2 or more.
@@ -78,7 +80,8 @@ class DimodLayer(SamplingLayer):
         coupling_shape: CouplingShape | None = None,
     ) -> None:
         super().__init__(num_spins, num_heads, seed, coupling_shape)
-        if type(num_reads) is not int or num_reads < 2 or not 0 < beta < float("inf"):
+        numbers = type(num_reads) is int and isinstance(beta, int | float)
+        if not numbers or num_reads < 2 or not 0 < beta < float("inf"):
             raise ValueError(
                 f"num_reads={num_reads!r} and beta={beta!r} were given: take a whole number of 2 or more, and a "
                 "positive inverse temperature."
@@ -191,35 +194,49 @@ def _make(sampler: Any, options: dict[str, Any]) -> Any:
         import dimod
     except ImportError as error:
         raise ValueError("dimod is not installed: pip install 'hybrid-attention[dwave]'.") from error
-    kind = sampler
-    if isinstance(sampler, str):
-        module, _, name = sampler.rpartition(".")
-        try:
-            kind = getattr(import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"There is no sampler {sampler!r} here ({error}): give the import path of a class, and install its "
-                "package, such as pip install 'hybrid-attention[dwave]' for dwave.samplers."
-            ) from error
-    if not isinstance(sampler, str) and isinstance(sampler, dimod.Sampler) and not options:
+    if isinstance(sampler, dimod.Sampler) and not options:
         return sampler
-    if not (isinstance(sampler, str) and inspect.isclass(kind) and issubclass(kind, dimod.Sampler)):
+    paths = [sampler] if isinstance(sampler, str) else sampler
+    if not isinstance(paths, Sequence) or not paths or not all(isinstance(path, str) for path in paths):
         raise ValueError(
             f"sampler={sampler!r} and sampler_options={options} were given: take the import path of a subclass of "
-            "dimod.Sampler with its options, or a sampler without options."
+            "dimod.Sampler with its options, a list of paths, or a sampler without options."
         )
+    kinds = [_imported(path) for path in paths]
+    for path, kind in zip(paths, kinds, strict=True):
+        if not (inspect.isclass(kind) and issubclass(kind, dimod.Sampler)):
+            raise ValueError(f"The sampler {path!r} is none: take the import path of a subclass of dimod.Sampler.")
     try:
-        return kind(**options)
+        made = kinds[-1](**options)
+        for kind in reversed(kinds[:-1]):
+            made = kind(made)
     except Exception as error:
         raise ValueError(f"The sampler {sampler!r} cannot be made with {options} ({error}).") from error
+    return made
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"There is no sampler {path!r} here ({error}): give the import path of a class, and install its package, "
+            "such as pip install 'hybrid-attention[dwave]' for dwave.samplers."
+        ) from error
 
 
 def _range(given: Sequence[float] | None, properties: Mapping[str, Any], name: str) -> tuple[float, float] | None:
     """Return the range that was given, or that of the sampler or of the one that it is composed of."""
-    found = properties.get(name, properties.get("child_properties", {}).get(name)) if given is None else given
+    found = given
+    while found is None and properties:
+        found, properties = properties.get(name), properties.get("child_properties", {})
     if found is None:
         return None
-    low, high = found
-    if not low < high:
-        raise ValueError(f"{name}={found!r} was given: take (lowest, highest).")
-    return float(low), float(high)
+    try:
+        low, high = (float(end) for end in found)
+    except (TypeError, ValueError):
+        low, high = 0.0, 0.0
+    if not low < high or not low <= 0 <= high:
+        raise ValueError(f"{name}={found!r} was given: take (lowest, highest), on both sides of 0.")
+    return low, high

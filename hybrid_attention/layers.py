@@ -19,7 +19,8 @@ class IsingLayer(nn.Module, ABC):
     A layer owns one parameter, `couplings` (num_heads, ...), in nats, zero at the start, whose further dimensions
     follow from the coupling shape: (num_heads, T (T - 1) / 2), the strict upper triangle of J row by row, where the
     couplings are free. A layer without couplings owns none. The state_dict is the same for every layer with couplings
-    of one shape, so weights trained with one load into any other; load_state_dict refuses those of another shape.
+    of one shape, so weights trained with one load into any other; load_state_dict refuses those of another size, which
+    is all that it can tell of their shape.
 
     A subclass implements `marginals`; shapes and precision are settled here.
 
@@ -121,7 +122,8 @@ class IsingLayer(nn.Module, ABC):
         name = f"{prefix}couplings"
         given, ours = state_dict.get(name), self.couplings
         if ours is not None and isinstance(given, Tensor) and given.shape != ours.shape:
-            fitted = self.coupling_shape.extended(given, self.num_spins) if len(given) == self.num_heads else None
+            heads = len(given) if given.dim() else 0
+            fitted = self.coupling_shape.extended(given, self.num_spins) if heads == self.num_heads else None
             if fitted is None:
                 *_, errors = rest
                 errors.append(

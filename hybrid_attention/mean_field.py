@@ -56,7 +56,8 @@ class MeanFieldLayer(IsingLayer):
         coupling_shape: CouplingShape | None = None,
     ) -> None:
         super().__init__(num_spins, num_heads, coupling_shape)
-        if type(max_iterations) is not int or max_iterations < 1 or (tolerance is not None and not tolerance > 0):
+        positive = tolerance is None or (isinstance(tolerance, int | float) and 0 < tolerance < float("inf"))
+        if type(max_iterations) is not int or max_iterations < 1 or not positive:
             raise ValueError(
                 f"max_iterations={max_iterations!r} and tolerance={tolerance!r} were given: take a whole number of 1 "
                 "or more, and a positive number or None."

@@ -35,7 +35,8 @@ class SamplingLayer(IsingLayer):
 
     Subclasses implement `draw`. The samples are fixed by `seed` and by how many forward passes were made in training
     mode: each of these takes further samples, and every pass in evaluation mode takes the first ones again, so that it
-    gives the same numbers for the same input. torch's global generator is not touched.
+    gives the same numbers for the same input. torch's global generator is not touched. `training_passes` is their
+    number so far: set it to go on with the samples of an earlier training.
 
     After a forward pass, `standard_error` holds the standard errors of the marginals, in their shape, and
     `weight_standard_error` those of attention weights p_j / sum_k p_k, or None where they are not known.
@@ -59,7 +60,7 @@ class SamplingLayer(IsingLayer):
         self.seed = seed
         self.standard_error: Tensor | None = None
         self.weight_standard_error: Tensor | None = None
-        self._training_passes = 0
+        self.training_passes = 0
 
     @abstractmethod
     def draw(self, fields: Tensor, couplings: Tensor, present: Tensor | None, seed: int, with_spins: bool) -> Draw:
@@ -118,8 +119,8 @@ class SamplingLayer(IsingLayer):
         """Return the seed of this forward pass."""
         if not self.training:
             return mixed_seed(self.seed, 0)
-        self._training_passes += 1
-        return mixed_seed(self.seed, self._training_passes)
+        self.training_passes += 1
+        return mixed_seed(self.seed, self.training_passes)
 
 
 def mixed_seed(*numbers: int) -> int:

@@ -14,10 +14,12 @@ from torchmetrics.classification import MulticlassAccuracy
 from datamodules.bracket_words import NOT_SCORED
 from datamodules.tensor_batches import ResumableLoader, settle
 from hybrid_attention import BoltzmannAttention, DecoderOnlyTransformer, DQALayer, IsingLayer, SoftmaxAttention
+from hybrid_attention.sampling_layer import SamplingLayer
 from lightning_modules.checkpoint_files import check_same_class
 from lightning_modules.layer_factories import LayerFactory, class_path, to_factory, to_plain
 
 _RESCALED = "rescaled_layers"
+_PASSES = "training_passes"
 
 
 class SequenceModule(pl.LightningModule):
@@ -137,18 +139,22 @@ class SequenceModule(pl.LightningModule):
         return [module for module in self.modules() if isinstance(module, IsingLayer)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the divisors of rescaled layers, and where the training loader goes on after the last finished step."""
+        """Keep the divisors of rescaled layers, and where samples and the training loader go on."""
         checkpoint[_RESCALED] = [
             {"schedule": repr(layer.schedule), "beta_scale": list(layer.beta_scale)}
             if isinstance(layer, DQALayer) and layer.beta_scale != (1, 1)
             else None
             for layer in self.ising_layers()
         ]
+        samplers = {place: x for place, x in enumerate(self.ising_layers()) if isinstance(x, SamplingLayer)}
+        checkpoint[_PASSES] = {place: layer.training_passes for place, layer in samplers.items()}
         if "loops" not in checkpoint:  # of weights alone
             return
         fit_loop = checkpoint["loops"]["fit_loop"]
         progress = fit_loop["epoch_loop.batch_progress"]
         unfinished = progress["current"]["ready"] - progress["current"]["processed"]
+        for place, passes in checkpoint[_PASSES].items():
+            checkpoint[_PASSES][place] = max(passes - unfinished, 0)
         for counts in (progress["current"], progress["total"]):
             counts.update({name: counts[name] - unfinished for name in ("ready", "started")})
         for state in fit_loop["state_dict"].get("combined_loader", []):
@@ -198,6 +204,9 @@ class SequenceModule(pl.LightningModule):
         for layer, kept in zip(self.ising_layers(), checkpoint.get(_RESCALED, []), strict=False):
             if kept and isinstance(layer, DQALayer) and repr(layer.schedule) == kept["schedule"]:
                 layer.rescale(*kept["beta_scale"])
+        for place, layer in enumerate(self.ising_layers()):
+            if isinstance(layer, SamplingLayer):
+                layer.training_passes = checkpoint.get(_PASSES, {}).get(place, 0)
 
     def on_fit_start(self) -> None:
         """Say what is trained, on which layer and device."""

@@ -136,16 +136,56 @@ def test_a_sampler_by_its_path_is_plain_data_and_an_object_is_not():
         to_plain(partial(DimodLayer, sampler=BoltzmannSampler()))
 
 
+class Around(dimod.ComposedSampler):
+    """A composite, whose properties are those of its child one step below."""
+
+    def __init__(self, child):
+        self.child_sampler = child
+
+    @property
+    def children(self):
+        return [self.child_sampler]
+
+    @property
+    def parameters(self):
+        return self.child.parameters
+
+    @property
+    def properties(self):
+        return {"child_properties": self.child.properties}
+
+    def sample(self, bqm, **parameters):
+        return self.child.sample(bqm, **parameters)
+
+
+def test_composites_are_made_around_what_follows_in_the_list_and_keep_its_ranges():
+    here = "test_dimod"
+    paths = [f"{here}.{name}" for name in ("Around", "Around", "BoltzmannSampler")]
+    options = {"beta": 2.0, "h_range": [-1.0, 1.0]}
+    settings = {"sampler": paths, "sampler_options": options, "num_reads": 20000, "beta": 2.0}
+    layer = to_factory(to_plain({"class_path": "hybrid_attention.DimodLayer", "init_args": settings}))(3, 1).double()
+    alone = DimodLayer(3, sampler=f"{here}.BoltzmannSampler", sampler_options=options, num_reads=20000, beta=2.0)
+    assert layer.h_range == (-1.0, 1.0)
+    fields = draw_fields(1, 1, 3)
+    assert torch.equal(layer(fields), alone.double()(fields))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sampler": "os.getcwd"}, r"take the import path of a subclass of dimod\.Sampler"),
+        ({"sampler": "os.getcwd"}, r"'os.getcwd' is none: take the import path of a subclass of dimod\.Sampler"),
         ({"sampler": "dwave.nothing.Sampler"}, r"There is no sampler 'dwave\.nothing\.Sampler'"),
         ({"sampler": BoltzmannSampler(), "sampler_options": {"a": 1}}, "or a sampler without options"),
         ({"sampler_options": {"a": 1}}, "cannot be made with"),
         ({"num_reads": 1}, "num_reads=1 and beta=1.0 were given"),
         ({"beta": 0.0}, "beta=0.0 were given"),
         ({"h_range": [1, -1]}, r"h_range=\[1, -1\] was given"),
+        ({"h_range": [1]}, r"h_range=\[1\] was given: take \(lowest, highest\)"),
+        ({"h_range": 3.0}, r"h_range=3.0 was given"),
+        ({"j_range": [0.5, 1]}, "on both sides of 0"),
+        ({"beta": "1"}, "beta='1' were given"),
+        ({"sampler": []}, r"sampler=\[\] and sampler_options"),
+        ({"sampler": ["dimod.ExactSolver", "dimod.ExactSolver"]}, "cannot be made with"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(settings, message):

@@ -1,5 +1,7 @@
 """A run that is resumed has the losses and the weights of an unbroken one, bit for bit."""
 
+from functools import partial
+
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -7,7 +9,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from datamodules import BracketDataModule
 from datamodules.tensor_batches import batches
-from hybrid_attention import ExactLayer
+from hybrid_attention import ExactLayer, GibbsLayer
 from lightning_modules import BracketMatcher
 
 BY_STEPS = {"max_steps": 12, "val_check_interval": 3, "check_val_every_n_epoch": None}
@@ -32,11 +34,11 @@ class Record(pl.Callback):
             self.losses["val", trainer.global_step] = float(trainer.callback_metrics["val_loss"])
 
 
-def fit(folder, ckpt_path=None, broken_at=None, seed=0, num_workers=0, **settings):
+def fit(folder, ckpt_path=None, broken_at=None, seed=0, num_workers=0, layer=ExactLayer, **settings):
     """Losses and weights; 5 batches an epoch."""
     torch.manual_seed(seed)
     data = BracketDataModule(6, num_train=70, num_val=20, num_test=20, batch_size=16, num_workers=num_workers)
-    model = BracketMatcher(6, layer=ExactLayer)
+    model = BracketMatcher(6, layer=layer)
     record = Record(broken_at)
     keep = ModelCheckpoint(folder, "{step}", "val_loss", save_top_k=-1, save_last=True, save_on_exception=True)
     trainer = pl.Trainer(
@@ -81,11 +83,20 @@ def test_from_every_checkpoint_in_an_epoch_or_at_its_end(settings, steps, tmp_pa
         check_same(resumed, unbroken, step + 1)
 
 
+@pytest.mark.parametrize("layer", [ExactLayer, partial(GibbsLayer, num_samples=40)], ids=["exact", "gibbs"])
 @pytest.mark.parametrize("broken_at", [1, 5, 7])
-def test_from_the_checkpoint_of_a_step_that_was_broken_off(broken_at, tmp_path):
-    unbroken = fit(tmp_path / "whole")
-    fit(tmp_path / "broken", broken_at=broken_at)
-    check_same(fit(tmp_path / "resumed", str(tmp_path / "broken/last.ckpt"), seed=1), unbroken, broken_at + 1)
+def test_from_the_checkpoint_of_a_step_that_was_broken_off(broken_at, layer, tmp_path):
+    unbroken = fit(tmp_path / "whole", layer=layer)
+    fit(tmp_path / "broken", broken_at=broken_at, layer=layer)
+    resumed = fit(tmp_path / "resumed", str(tmp_path / "broken/last.ckpt"), seed=1, layer=layer)
+    check_same(resumed, unbroken, broken_at + 1)
+
+
+def test_from_the_end_of_an_epoch_with_sampled_marginals(tmp_path):
+    layer = partial(GibbsLayer, num_samples=40)
+    unbroken = fit(tmp_path / "whole", layer=layer)
+    resumed = fit(tmp_path / "resumed", str(tmp_path / "whole/step=6.ckpt"), seed=1, layer=layer)
+    check_same(resumed, unbroken, 7)
 
 
 def test_a_loader_goes_on_where_another_one_stood():

@@ -1,4 +1,4 @@
-"""The test of equivalence decides as its closed forms say, and the study pairs its runs."""
+"""The study of equivalence pairs its runs, in the units of its margins."""
 
 import math
 
@@ -10,72 +10,8 @@ TEXT = "shall i compare thee to a summer's day? thou art more lovely and more te
 
 
 @pytest.fixture(scope="module")
-def tost():
-    return load("tost")
-
-
-@pytest.fixture(scope="module")
 def study():
     return load("dqa_equivalence")
-
-
-def test_two_pairs_give_the_p_values_of_a_cauchy_distribution(tost):
-    """Mean 0.2, standard error 0.1, and one degree of freedom: P(t > x) = 1/2 - arctan(x) / pi."""
-    found = tost.equivalence([0.1, 0.3], margin=0.5)
-    assert (found.count, found.mean, found.spread) == pytest.approx((2, 0.2, math.sqrt(0.02)))
-    assert found.p_above == pytest.approx(0.5 - math.atan(7) / math.pi)
-    assert found.p_below == pytest.approx(0.5 - math.atan(3) / math.pi)
-    assert found.p_zero == pytest.approx(1 - 2 * math.atan(2) / math.pi)
-    half = 0.1 * math.tan(0.45 * math.pi)
-    assert (found.low, found.high) == pytest.approx((0.2 - half, 0.2 + half))
-    assert found.verdict == "cannot decide"
-
-
-@pytest.mark.parametrize(
-    ("differences", "verdict"),
-    [
-        ([0.1, -0.1, 0.05, 0.02], "equivalent"),
-        ([0.11, 0.1, 0.09, 0.1], "equivalent"),  # differs from 0, and less than the margin
-        ([0.4, 0.5, 0.45, 0.55], "different"),
-        ([-2.0, -1.8, -2.2, -1.9], "different"),
-        ([1.0, -1.0, 0.5, 0.2], "cannot decide"),
-    ],
-)
-def test_verdicts(tost, differences, verdict):
-    assert tost.equivalence(differences, 0.5).verdict == verdict
-
-
-def test_equivalence_is_found_where_the_interval_lies_between_the_margins(tost):
-    generator = torch.Generator().manual_seed(0)
-    verdicts = set()
-    for _ in range(60):
-        found = tost.equivalence((0.5 * torch.randn(6, generator=generator)).tolist(), 0.5)
-        assert (found.verdict == "equivalent") == (found.low > -0.5 and found.high < 0.5)
-        verdicts.add(found.verdict)
-    assert {"equivalent", "cannot decide"} <= verdicts
-
-
-@pytest.mark.parametrize(("truth", "rate", "tolerance"), [(0.5, 0.05, 0.03), (-0.5, 0.05, 0.03), (0.0, 1.0, 0.01)])
-def test_methods_that_differ_by_the_margin_are_called_equivalent_as_often_as_the_level_says(
-    tost, truth, rate, tolerance
-):
-    """500 experiments of 10 pairs with a spread of a fifth of the margin: a standard error of the rate of 0.01."""
-    draws = truth + 0.1 * torch.randn(500, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    verdicts = [tost.equivalence(row, 0.5).verdict for row in draws.tolist()]
-    assert verdicts.count("equivalent") / 500 == pytest.approx(rate, abs=tolerance)
-
-
-@pytest.mark.parametrize(
-    ("differences", "margin", "message"),
-    [
-        ([0.1], 0.5, "1 pairs and a margin of 0.5"),
-        ([0.1, 0.2], 0.0, "2 pairs and a margin of 0.0"),
-        ([0.0, 0.0, 0.0], 0.5, "All 3 differences are 0"),
-    ],
-)
-def test_differences_that_cannot_be_tested_are_refused(tost, differences, margin, message):
-    with pytest.raises(ValueError, match=message):
-        tost.equivalence(differences, margin)
 
 
 def test_a_seed_gives_both_methods_the_same_weights_and_batches(study, monkeypatch):
@@ -160,10 +96,10 @@ def test_differences_are_taken_seed_by_seed_in_the_units_of_the_margins(study):
 
 
 @pytest.mark.plugins
-def test_the_picture_of_the_study_is_a_png_file(study, tost, tmp_path):
+def test_the_picture_of_the_study_is_a_png_file(study, tmp_path):
     pytest.importorskip("matplotlib", reason="pip install 'hybrid-attention[plots]'")
     values = [0.1, 0.2, -0.1]
-    outcome = tost.equivalence(values, 0.5)
+    outcome = study.equivalence(values, [0.0] * 3, 0.5)
     study.plot(
         tmp_path / "pairs.png",
         [study.Comparison(task, label, values, values, values, outcome) for task in study.TASKS for label in "ab"],

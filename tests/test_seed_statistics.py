@@ -85,6 +85,15 @@ def test_equivalence_is_both_one_sided_tests_of_scipy():
     assert found.p_high == pytest.approx(stats.ttest_1samp(differences, 0.5, alternative="less").pvalue, rel=1e-10)
 
 
+def test_two_pairs_give_the_p_values_of_a_cauchy_distribution():
+    """Mean 0.2, standard error 0.1, and one degree of freedom: P(t > x) = 1/2 - arctan(x) / pi."""
+    found = equivalence([0.1, 0.3], [0.0, 0.0], margin=0.5)
+    assert found.p_low == pytest.approx(0.5 - math.atan(7) / math.pi)
+    assert found.p_high == pytest.approx(0.5 - math.atan(3) / math.pi)
+    half = 0.1 * math.tan(0.45 * math.pi)
+    assert (found.interval.low, found.interval.high) == pytest.approx((0.2 - half, 0.2 + half))
+
+
 @pytest.mark.parametrize(
     ("differences", "verdict"),
     [

@@ -189,6 +189,15 @@ def test_a_result_that_does_not_belong_to_its_folder_is_refused(two, tmp_path):
         main(arguments)
 
 
+def test_a_selection_is_trained_and_the_rest_goes_on_later(two, tmp_path, capsys):
+    main(["study", two, "--output", str(tmp_path / "out"), "--workers=1", "--only", "words.attention=fields_only"])
+    assert "1 runs, 0 finished, 1 to do" in capsys.readouterr().out
+    assert [path.parent.name for path in runs(tmp_path / "out")] == ["fields_only"]
+    assert len(read_findings(tmp_path / "out").missing) == 1
+    main(["study", two, "--output", str(tmp_path / "out"), "--workers=1"])
+    assert "2 runs, 1 finished, 1 to do" in capsys.readouterr().out
+
+
 def test_a_failed_run_is_told_at_the_end_stops_no_other_and_is_run_again(tmp_path, capsys):
     heads = {"heads": {"model": {"init_args": {"num_heads": 3}}}, "softmax": {"model": {"init_args": {"layer": None}}}}
     file = write(tmp_path / "study.yaml", axes={"attention": heads}, seeds=1)
@@ -249,6 +258,7 @@ def test_the_settings_of_the_process_are_as_before(two, tmp_path):
         (["--workers=0"], "workers=0 was given: give 1 or more"),
         (["--threads=0"], "threads=0 and seeds=None were given"),
         (["--seeds=0"], "seeds=0 were given"),
+        (["--only=text"], "only 'text' was given: the study has the experiments words"),
     ],
 )
 def test_a_mistake_ends_in_one_sentence(two, tmp_path, arguments, message):

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from lightning_modules.studies.plan import read_study
+from lightning_modules.studies.selection import select
 
 STUDY = {
     "seeds": [7, 9, 11],
@@ -151,6 +152,50 @@ def test_a_mistake_in_the_file_is_named(study, change, message):
 def test_settings_on_the_command_line_name_an_experiment_and_a_key(study, overrides, message):
     with pytest.raises(ValueError, match=message):
         study(overrides=overrides)
+
+
+def test_a_selection_takes_what_matches_all_axes_of_an_experiment_in_the_order_of_the_study(study):
+    plan = study()
+    assert select(plan, []) == select(plan, ["words"]) == plan.runs
+    both = select(plan, ["words.attention=boltzmann,softmax", "words.context_length=12"])
+    assert both == [run for run in plan.runs if run.cell["context_length"] == "12"]
+    assert {run.cell["attention"] for run in select(plan, ["words.attention=softmax"])} == {"softmax"}
+
+
+def test_selected_experiments_are_taken_together(study):
+    def another(content):
+        content["experiments"] |= dict.fromkeys(("text", "code"), content["experiments"]["words"])
+
+    plan = study(another)
+    chosen = select(plan, ["code", "words.attention=softmax"])
+    assert {(run.experiment, run.cell["attention"]) for run in chosen} == {
+        ("code", "softmax"),
+        ("code", "boltzmann"),
+        ("words", "softmax"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        ("text", "only 'text' was given: the study has the experiments words"),
+        ("words.attention=sigmoid", "words has the axes and values attention=softmax,boltzmann; context_length=8,12"),
+        ("words.length=8", "words has the axes and values attention="),
+        ("words.attention", "words has the axes and values attention="),
+        ("words=softmax", "words has the axes and values attention="),
+    ],
+)
+def test_a_selection_names_what_the_study_has(study, only, message):
+    with pytest.raises(ValueError, match=message):
+        select(study(), [only])
+
+
+def test_a_selection_of_nothing_is_refused(study):
+    def without_boltzmann_12(content):
+        content["experiments"]["words"]["exceptions"][0] |= {"skip": True}
+
+    with pytest.raises(ValueError, match="the study has no such runs"):
+        select(study(without_boltzmann_12), ["words.attention=boltzmann", "words.context_length=12"])
 
 
 def test_a_file_that_is_no_study_is_named(tmp_path):

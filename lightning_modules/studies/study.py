@@ -13,6 +13,7 @@ from lightning_modules.studies.metrics import METRICS
 from lightning_modules.studies.plan import PlannedRun, Study, read_study
 from lightning_modules.studies.progress import Progress, duration
 from lightning_modules.studies.results import Result, read_result, write_json
+from lightning_modules.studies.selection import select
 from lightning_modules.studies.training import Command, Training, remove_unfinished
 from lightning_modules.studies.versions import versions
 
@@ -41,6 +42,13 @@ def study_command(arguments: Sequence[str], command: Command) -> None:
     parser.add_argument("--threads", type=int, default=1, help="Threads of each run.")
     parser.add_argument("--seeds", type=int, help="Train the first seeds only, this many.")
     parser.add_argument(
+        "--only",
+        type=str,
+        nargs="+",
+        default=[],
+        help="Train these runs only: EXPERIMENT, or EXPERIMENT.axis=value,value.",
+    )
+    parser.add_argument(
         "--set", type=str, nargs="+", default=[], help="Settings such as brackets.trainer.max_steps=100, of all runs."
     )
     settings = parser.parse_args(list(arguments)).as_dict()
@@ -55,6 +63,7 @@ def run_study(
     scheduler: str | None = None,
     threads: int = 1,
     seeds: int | None = None,
+    only: Sequence[str] = (),
     set: Sequence[str] = (),
 ) -> None:
     """Train the runs of a study that are not finished, and say how each ends.
@@ -68,6 +77,7 @@ def run_study(
             system.
         threads: of each run.
         seeds: train the first seeds only.
+        only: train these experiments, or these values of their axes, only.
         set: settings EXPERIMENT.key=value that win over those of the file.
 
     Raises:
@@ -76,28 +86,28 @@ def run_study(
     if threads < 1 or (seeds is not None and seeds < 1):
         raise ValueError(f"threads={threads} and seeds={seeds} were given: give 1 or more.")
     plan = read_study(study, set, seeds)
+    runs = select(plan, only)
     folder = Path("runs/studies") / study.stem if output is None else Path(output)
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / _LOCK, timeout=0):
-            _run(plan, study, folder, command, joblib.cpu_count() if workers is None else workers, scheduler, threads)
+            write_json(folder / STUDY_FILE, _description(plan, study))
+            training = Training(folder, command, threads, plan.keep_checkpoints, versions())
+            _run(plan, runs, training, joblib.cpu_count() if workers is None else workers, scheduler)
     except Timeout as error:
         raise ValueError(
             f"Another study runs in {str(folder)!r}: wait for its end, or give another --output."
         ) from error
 
 
-def _run(
-    plan: Study, file: Path, folder: Path, command: Command, workers: int, scheduler: str | None, threads: int
-) -> None:
-    training = Training(folder, command, threads, plan.keep_checkpoints, versions())
-    results = {run.folder: read_result(folder / run.folder, run.fingerprint) for run in plan.runs}
-    waiting = [run for run in plan.runs if results[run.folder] is None]
-    _announce(plan, folder, len(plan.runs) - len(waiting), len(waiting))
-    write_json(folder / STUDY_FILE, _description(plan, file))
-    progress = Progress(len(plan.runs), waiting, workers if scheduler is None else len(waiting))
-    for run in plan.runs:
+def _run(plan: Study, runs: list[PlannedRun], training: Training, workers: int, scheduler: str | None) -> None:
+    folder = training.folder
+    results = {run.folder: read_result(folder / run.folder, run.fingerprint) for run in runs}
+    waiting = [run for run in runs if results[run.folder] is None]
+    _announce(plan, folder, len(runs) - len(waiting), len(waiting))
+    progress = Progress(len(runs), waiting, workers if scheduler is None else len(waiting))
+    for run in runs:
         finished = results[run.folder]
         if finished is not None:
             progress.took(run, finished.seconds)
@@ -117,10 +127,10 @@ def _run(
     if failed:
         print("\n".join(["", "Failed runs:", *(f"  {run.name}: {wrong}" for run, wrong in failed)]))
         raise ValueError(
-            f"{len(failed)} of {len(plan.runs)} runs failed; their folders under {str(folder)!r} hold error.txt and "
+            f"{len(failed)} of {len(runs)} runs failed; their folders under {str(folder)!r} hold error.txt and "
             "log.txt, and the study can be started again."
         )
-    print(f"All {len(plan.runs)} runs are finished. Show them with: hybrid-attention report {folder}")
+    print(f"All {len(runs)} runs are finished. Show them with: hybrid-attention report {folder}")
 
 
 def _announce(plan: Study, folder: Path, finished: int, waiting: int) -> None:

@@ -10,12 +10,14 @@ from hybrid_attention.attention_record import AttentionRecord
 from hybrid_attention.correlations import exact_correlations, weighted_correlations
 from hybrid_attention.dqa import DQALayer
 from hybrid_attention.energy_levels import energy_histogram, energy_levels
-from hybrid_attention.exact import MAX_SPINS
+from hybrid_attention.exact import MAX_SPINS, ExactLayer
 from hybrid_attention.instances import MAX_ENUMERATED, Instances, state_spins
 from hybrid_attention.ising import energy, pair_index
-from hybrid_attention.layers import IsingLayer
+from hybrid_attention.layers import FieldsOnlyLayer, IsingLayer
+from hybrid_attention.transfer_matrix import TransferMatrixLayer
 
 _SAMPLES = 1000
+_EXACT_LAYERS = (ExactLayer, FieldsOnlyLayer, TransferMatrixLayer)
 
 
 class _States(NamedTuple):
@@ -32,7 +34,8 @@ class SpinStatistics(NamedTuple):
     Args:
         correlations: <s_j s_k> for every query, (H, T, T, T), the query second; 0 at removed spins.
         edges: bins of energy in nats for the last query, (H, bins + 1).
-        of_layer: share of the layer's distribution in each bin, (H, bins).
+        of_layer: share of the layer's distribution in each bin, (H, bins), NaN where the layer
+            gives marginals and no distribution that is known.
         of_boltzmann: share of the Boltzmann distribution, (H, bins), NaN where its states are too many to list.
         of_states: share of all states, (H, bins), likewise.
         sampled: whether the layer's distribution was estimated from samples.
@@ -46,12 +49,20 @@ class SpinStatistics(NamedTuple):
     sampled: bool
 
 
+def has_statistics(layer: IsingLayer, length: int) -> bool:
+    """Return whether spin_statistics can tell those of a layer over some positions.
+
+    It can for up to 24 positions, and at any length for a circuit and for layers without couplings.
+    """
+    return length <= MAX_SPINS or layer.couplings is None or isinstance(layer, DQALayer)
+
+
 def spin_statistics(record: AttentionRecord, bins: int = 40) -> SpinStatistics:
     """Return correlations of spins and histograms of energies for the first sequence of a batch.
 
     A DQALayer's come from its circuit, run once more for each query and head on the layer's device with its shots and
     neither counted by max_circuits nor corrected for readout errors: probabilities for up to 14 positions, and samples
-    beyond. Those of other layers are exact.
+    beyond. Those of other layers are of the exact Boltzmann distribution, also where the layer approximates it.
 
     Args:
         record: of Boltzmann attention, as record_attention makes it.
@@ -67,7 +78,7 @@ def spin_statistics(record: AttentionRecord, bins: int = 40) -> SpinStatistics:
     if layer is None or fields is None or present is None:
         raise ValueError("Softmax attention has no spins: give the record of a BoltzmannAttention.")
     heads, length = fields.shape[1], fields.shape[-1]
-    if length > MAX_SPINS and layer.couplings is not None and not isinstance(layer, DQALayer):
+    if not has_statistics(layer, length):
         raise ValueError(
             f"{length} positions were given: exact correlations are there for up to {MAX_SPINS}; give a shorter input."
         )
@@ -83,6 +94,8 @@ def spin_statistics(record: AttentionRecord, bins: int = 40) -> SpinStatistics:
     sampled = layer.shots is not None or length > MAX_ENUMERATED if isinstance(layer, DQALayer) else length > MAX_SPINS
     histograms = [_histograms(fields[h, -1], couplings[h], states, bins) for h, states in enumerate(last)]
     edges, *shares = (torch.stack(each) for each in zip(*histograms, strict=True))
+    if not isinstance(layer, (DQALayer, *_EXACT_LAYERS)):
+        shares[0] = torch.full_like(shares[0], torch.nan)
     return SpinStatistics(correlations, edges, shares[0], shares[1], shares[2], sampled)
 
 

@@ -17,7 +17,8 @@ def attention_figures(blocks: list[BlockInspection], labels: Sequence[str]) -> d
     """Return matplotlib figures by name, one panel for each block and head.
 
     `attention`; and with Ising layers `correlations` of the last query, `couplings` as heat maps,
-    `couplings_by_distance`, and `energies` of the last query's spins.
+    `couplings_by_distance`, and `energies` of the last query's spins. Correlations and energies are left out where they
+    cannot be told.
 
     Args:
         blocks: of a model, as inspect_sequence returns them.
@@ -31,12 +32,15 @@ def attention_figures(blocks: list[BlockInspection], labels: Sequence[str]) -> d
     spins = [block for block in blocks if block.couplings is not None]
     if not spins:
         return figures
-    correlations = [block.statistics.correlations[:, -1] for block in spins if block.statistics is not None]
+    told = [block for block in spins if block.statistics is not None]
+    correlations = [block.statistics.correlations[:, -1] for block in told if block.statistics is not None]
     couplings = [block.couplings for block in spins if block.couplings is not None]
-    figures["correlations"] = _heat_maps(correlations, labels, "position k", "position j", signed=True, limit=1.0)
+    if told:
+        figures["correlations"] = _heat_maps(correlations, labels, "position k", "position j", signed=True, limit=1.0)
     figures["couplings"] = _heat_maps(couplings, labels, "position k", "position j", signed=True)
     figures["couplings_by_distance"] = _distances(couplings)
-    figures["energies"] = _energies(spins)
+    if told:
+        figures["energies"] = _energies(told)
     titles = {
         "attention": "Attention weights",
         "correlations": "Correlations of spins, <s_j s_k>, of the last query",
@@ -101,7 +105,8 @@ def _energies(blocks: list[BlockInspection]) -> Any:
         assert statistics is not None
         for head in range(heads):
             axes, edges = panels[block, head], statistics.edges[head].numpy()
-            axes.stairs(statistics.of_layer[head].numpy(), edges, fill=True, alpha=0.5, label="layer")
+            if not statistics.of_layer[head].isnan().any():
+                axes.stairs(statistics.of_layer[head].numpy(), edges, fill=True, alpha=0.5, label="layer")
             axes.stairs(statistics.of_boltzmann[head].numpy(), edges, color="black", label="Boltzmann")
             axes.stairs(statistics.of_states[head].numpy(), edges, color="gray", linestyle=":", label="all states")
             axes.set(xlabel="energy (nats)", ylabel="share")

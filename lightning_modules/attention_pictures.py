@@ -23,6 +23,8 @@ class AttentionPictures(pl.Callback):
     Raises:
         ValueError: if matplotlib is not installed, or when training starts without a logger.
 
+    With shots the pictures take samples of the simulator that training would have had, so that what follows has others.
+
     Cost: that of inspect_sequence for each validation; with a quantum layer two circuits for each block, head and
     position.
     """

@@ -19,7 +19,9 @@ def read_checkpoint(path: str) -> dict[str, Any]:
         raise ValueError(f"There is no checkpoint {path!r}: give the path of a .ckpt file.")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        named = isinstance(checkpoint["state_dict"], dict) and "_class_path" in checkpoint.get("hyper_parameters", {})
+        saved = checkpoint.get("hyper_parameters")
+        named = isinstance(checkpoint["state_dict"], dict) and isinstance(saved, dict)
+        named = named and isinstance(saved.get("_class_path"), str)
     except Exception as error:
         raise ValueError(f"{path!r} is not a checkpoint of plain data: give a .ckpt file that fit wrote.") from error
     if not named:

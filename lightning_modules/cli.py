@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +18,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_modules.calibrate import calibrate_command
 from lightning_modules.checkpoint_files import LINKED, check_same_class, checkpoint_config
-from lightning_modules.config_files import check_config_files, null_settings_as_config, value_of
+from lightning_modules.config_files import check_config_files, checkpoint_path, null_settings_as_config
 from lightning_modules.error_sentences import is_of_the_project, sentence
 from lightning_modules.estimate import estimate
 from lightning_modules.fit_checks import check_length, check_monitors
@@ -184,6 +185,10 @@ def main(args: list[str] | None = None) -> None:
             parser_kwargs={**parser_settings, **{name: {"exit_on_error": False} for name in _SUBCOMMANDS}},
             args=args,
         )
+    except BrokenPipeError:  # the reader of a pipe has gone, such as head
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (ArgumentError, MisconfigurationException, ValueError, OSError) as error:
         _stop(error)
     except RuntimeError as error:
@@ -211,8 +216,10 @@ def _num_types(data: Any) -> Any:
 
 def _checkpoint_config(arguments: list[str]) -> dict[str, Any]:
     """Return the settings of the checkpoint that the arguments name, or none."""
-    path = value_of("ckpt_path", arguments)
-    return {} if path in (None, *_NO_FILES) or arguments[0] not in _SUBCOMMANDS else checkpoint_config(str(path))
+    if not arguments or arguments[0] not in _SUBCOMMANDS:
+        return {}
+    path = checkpoint_path(arguments)
+    return {} if path in (None, *_NO_FILES) else checkpoint_config(str(path))
 
 
 def _checkpoint_first(arguments: list[str], saved: dict[str, Any]) -> list[str]:

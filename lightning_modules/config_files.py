@@ -7,6 +7,15 @@ from typing import Any
 
 import yaml
 
+_WITHOUT_CIRCUITS = (
+    "ExactLayer",
+    "FieldsOnlyLayer",
+    "TransferMatrixLayer",
+    "MeanFieldLayer",
+    "GibbsLayer",
+    "DimodLayer",
+)
+
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
     """Return the last value that `--option` has among the arguments, or None."""
@@ -26,6 +35,16 @@ def values_of(option: str, arguments: Sequence[str]) -> list[str]:
         elif place + 1 < len(arguments):
             found.append(arguments[place + 1])
     return found
+
+
+def checkpoint_path(arguments: Sequence[str]) -> str | None:
+    """Return the checkpoint that the command line names, or else the last config file that names one, or None."""
+    path = value_of("ckpt_path", arguments)
+    for file in [] if path is not None else reversed(_files(arguments)):
+        named = _read(file).get("ckpt_path")
+        if named is not None:
+            return str(named)
+    return path
 
 
 def null_settings_as_config(arguments: Sequence[str]) -> list[str]:
@@ -56,9 +75,7 @@ def check_config_files(arguments: Sequence[str], config: dict[str, Any] | None =
     """
     layer_on_the_line = any("layer=" in argument or "layer.class_path=" in argument for argument in arguments)
     has_quantum_layer = layer_on_the_line or _sets_options(_layer_of({"model": config or {}}))
-    for path in values_of("config", arguments):
-        if path.lstrip().startswith("{") or "://" in path:
-            continue
+    for path in _files(arguments):
         content = _read(path)
         layer = _layer_of(content)
         if "class_path" in layer:
@@ -70,9 +87,13 @@ def check_config_files(arguments: Sequence[str], config: dict[str, Any] | None =
             )
 
 
+def _files(arguments: Sequence[str]) -> list[str]:
+    return [path for path in values_of("config", arguments) if not path.lstrip().startswith("{") and "://" not in path]
+
+
 def _sets_options(layer: dict[str, Any]) -> bool:
     """Return whether a layer may have a device: every one except those known to run no circuits."""
-    return "class_path" in layer and layer["class_path"].rpartition(".")[2] not in ("ExactLayer", "FieldsOnlyLayer")
+    return "class_path" in layer and layer["class_path"].rpartition(".")[2] not in _WITHOUT_CIRCUITS
 
 
 def _layer_of(content: dict[str, Any]) -> dict[str, Any]:

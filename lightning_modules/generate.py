@@ -13,7 +13,7 @@ from datamodules.text import encode
 from hybrid_attention.generation import check_sampling, generate_tokens
 from lightning_modules.character_language_model import CharLanguageModel
 from lightning_modules.checkpoint_files import class_config, read_checkpoint
-from lightning_modules.config_files import check_config_files, null_settings_as_config, value_of
+from lightning_modules.config_files import check_config_files, checkpoint_path, null_settings_as_config
 from lightning_modules.layer_factories import imported
 
 _DESCRIPTION = """Continue a text, character by character, with the model of a checkpoint. Its layer and device are
@@ -38,7 +38,9 @@ def generate_command(arguments: Sequence[str]) -> None:
     parser.add_subclass_arguments(CharLanguageModel, "model", help="Settings in place of the checkpoint's.")
     if {"-h", "--help"} & set(given):
         parser.parse_args(given)
-    path = _ckpt_path(given)
+    path = checkpoint_path(given)
+    if path is None:
+        raise ValueError("No checkpoint was given: set --ckpt_path to a .ckpt file that fit wrote.")
     config = class_config(read_checkpoint(path)["hyper_parameters"])
     kind = imported(config["class_path"])
     if not (isinstance(kind, type) and issubclass(kind, CharLanguageModel)):
@@ -50,6 +52,8 @@ def generate_command(arguments: Sequence[str]) -> None:
     parser.set_defaults({"model": config})
     settings = parser.parse_args(given).as_dict()
     settings.pop("config", None)
+    for name in ("prompt", "stop"):
+        settings[name] = _as_utf8(settings[name])
     run_generation(**{**settings, "model": settings["model"]["init_args"]})
 
 
@@ -71,7 +75,7 @@ def run_generation(
         max_new_characters: How many characters to write at most.
         temperature: Logits are divided by it; 0 takes the most likely character each time.
         top_k: How many of the most likely characters are drawn from; all of them without it.
-        stop: Ends the text before the first place where this would be generated; never, if empty.
+        stop: Characters of the vocabulary; the text ends before the first place where they would be generated.
         seed: Fixes what is drawn, and the samples of simulators without a seed of their own.
         model: Arguments of the model in place of the checkpoint's.
     """
@@ -80,6 +84,7 @@ def run_generation(
     if not 0 <= seed < _SEEDS:
         raise ValueError(f"seed={seed} was given: give a whole number from 0 to {_SEEDS - 1}.")
     check_sampling(temperature, top_k)
+    pl.seed_everything(seed, verbose=False)  # simulators are seeded when they are made
     language_model = CharLanguageModel.load_from_checkpoint(ckpt_path, map_location="cpu", **(model or {})).eval()
     vocabulary = language_model.hparams["vocabulary"]
     for name, text in {"prompt": prompt, "stop": stop}.items():
@@ -92,7 +97,7 @@ def run_generation(
         start = "\n" if "\n" in vocabulary else vocabulary[0]
         print(f"No prompt was given: the text starts after {start!r}.", file=sys.stderr)
     print(language_model.describe("Generating with"), file=sys.stderr, flush=True)
-    pl.seed_everything(seed, verbose=False)
+    _write_what_can_be_written(vocabulary)
     generator = torch.Generator().manual_seed(seed)
     tokens = generate_tokens(language_model.model, encode(start, vocabulary), temperature, top_k, generator)
     print(prompt, end="", flush=True)
@@ -116,8 +121,22 @@ def until(stop: str, characters: Iterable[str]) -> Iterator[str]:
         yield held
 
 
-def _ckpt_path(arguments: Sequence[str]) -> str:
-    path = value_of("ckpt_path", arguments)
-    if path is None:
-        raise ValueError("No checkpoint was given: set --ckpt_path to a .ckpt file that fit wrote.")
-    return path
+def _as_utf8(text: str) -> str:
+    """Return an argument of the command line as UTF-8, whatever the terminal's encoding is."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def _write_what_can_be_written(vocabulary: str) -> None:
+    """Let the standard output write escapes where its encoding lacks characters, and say so."""
+    out: Any = sys.stdout
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    try:
+        vocabulary.encode(encoding)
+    except UnicodeEncodeError as error:
+        if hasattr(out, "reconfigure"):
+            out.reconfigure(errors="backslashreplace")
+        print(
+            f"{vocabulary[error.start]!a} cannot be written in {encoding} and will be escaped: set "
+            "PYTHONIOENCODING=utf-8 to write it.",
+            file=sys.stderr,
+        )

@@ -2,22 +2,23 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser
 from torch import Tensor
 
 from datamodules.text import encode
 from hybrid_attention import DQALayer
+from hybrid_attention.exact import MAX_SPINS
 from lightning_modules.attention_figures import attention_figures
 from lightning_modules.bracket_matcher import BracketMatcher
 from lightning_modules.character_language_model import CharLanguageModel
-from lightning_modules.checkpoint_files import read_checkpoint
-from lightning_modules.config_files import value_of
+from lightning_modules.checkpoint_files import class_config, read_checkpoint
+from lightning_modules.config_files import check_config_files, checkpoint_path, null_settings_as_config
 from lightning_modules.inspection import BlockInspection, arrays, inspect_sequence
-from lightning_modules.layer_factories import LayerFactory, imported, to_plain
+from lightning_modules.layer_factories import imported
 from lightning_modules.plotting import check_matplotlib
 from lightning_modules.sequence_module import SequenceModule
 
@@ -25,7 +26,6 @@ _DESCRIPTION = """Draw what a trained model does with an input: attention weight
 heat maps and by distance, and energies, as PNG files and as arrays in inspection.npz. With config files such as
 configs/layers/dqa.yaml the weights run on another layer or device than they were trained with."""
 _BRACKETS = "()[]{}<>"
-_LAYER = "model.init_args.layer"
 _ARRAYS = "inspection.npz"
 _FIGURES = ("attention", "correlations", "couplings", "couplings_by_distance", "energies")
 
@@ -37,28 +37,54 @@ def inspect_command(arguments: Sequence[str]) -> None:
         ValueError: if an argument is not allowed, the checkpoint or the input does not fit, or a file that would be
             written exists.
     """
+    given = null_settings_as_config(arguments)
     parser = ArgumentParser(prog="hybrid-attention inspect", description=_DESCRIPTION, exit_on_error=False)
-    parser.add_argument("--config", action="config", help="A YAML file that sets the layer or its device.")
+    parser.add_argument("--config", action="config", help="A YAML file with settings of the model, such as its layer.")
     parser.add_argument("--ckpt_path", type=str, required=True, help="The checkpoint of a trained model.")
-    parser.add_argument("--text", type=str | None, help="Text for a CharLanguageModel.")
     parser.add_argument(
-        "--word", type=str | None, help=f"Brackets of {_BRACKETS} for a BracketMatcher, such as (()())."
+        "--text", type=str | None, help="Text for a CharLanguageModel; of a longer one than the context, the end."
+    )
+    parser.add_argument(
+        "--word",
+        type=str | None,
+        help=f"Brackets of {_BRACKETS} for a BracketMatcher, such as (()()); they need not be balanced.",
     )
     parser.add_argument("--output", type=str, required=True, help="Folder to write to.")
     parser.add_argument("--overwrite", type=bool, default=False, help="Whether files that exist are overwritten.")
-    parser.add_argument(f"--{_LAYER}", type=LayerFactory | None, help="Layer to run on, in place of the model's own.")
-    path = value_of("ckpt_path", arguments)
-    settings: dict[str, Any] = {} if path is None else read_checkpoint(path)["hyper_parameters"]
-    parser.set_defaults({_LAYER: settings.get("layer")})
-    given = parser.parse_args(list(arguments))
-    _inspect(given, settings, parser.instantiate(given)["model"]["init_args"]["layer"])
+    parser.add_argument(
+        "--seed", type=int, default=0, help="Fixes the samples of simulators without a seed of their own."
+    )
+    if {"-h", "--help"} & set(given):
+        parser.add_subclass_arguments(SequenceModule, "model", help="Settings in place of the checkpoint's.")
+        parser.parse_args(given)
+    path = checkpoint_path(given)
+    if path is None:
+        raise ValueError("No checkpoint was given: set --ckpt_path to a .ckpt file that fit wrote.")
+    config = class_config(read_checkpoint(path)["hyper_parameters"])
+    kind = imported(config["class_path"])
+    if not (isinstance(kind, type) and issubclass(kind, SequenceModule)):
+        raise ValueError(f"The checkpoint {path!r} is of {config['class_path']}, which cannot be inspected.")
+    check_config_files(given, config)
+    parser.add_subclass_arguments(kind, "model", help="Settings in place of the checkpoint's.")
+    parser.set_defaults({"model": config})
+    settings = parser.parse_args(given).as_dict()
+    changed = settings["model"]["init_args"]
+    if config["init_args"].get("layer") is None and changed.get("layer") is not None:
+        raise ValueError(f"The model of {path!r} has softmax attention, which has no couplings for a layer to run on.")
+    folder = Path(settings["output"])
+    existing = _existing(folder, settings["overwrite"])
+    check_matplotlib()
+    pl.seed_everything(settings["seed"], verbose=False)  # simulators are seeded when they are made
+    model = kind.load_from_checkpoint(path, map_location="cpu", **changed)
+    _inspect(model, *tokens_of(model, settings["text"], settings["word"]), folder, existing)
 
 
 def tokens_of(model: SequenceModule, text: str | None, word: str | None) -> tuple[Tensor, list[str]]:
     """Return the token ids of an input, int64 (T,), and a label for each position.
 
     Raises:
-        ValueError: if the input is not of the model's kind, empty, longer than its context, or has unknown characters.
+        ValueError: if the input is not of the model's kind, empty, a word longer than its context, or has unknown
+            characters.
     """
     kinds = {CharLanguageModel: "text", BracketMatcher: "word"}
     name = next((name for kind, name in kinds.items() if isinstance(model, kind)), None)
@@ -68,6 +94,9 @@ def tokens_of(model: SequenceModule, text: str | None, word: str | None) -> tupl
     if value is None or other is not None:
         raise ValueError(f"The checkpoint is one of a {type(model).__name__}: give --{name}, and only that.")
     longest = model.hparams["context_length"]
+    if name == "text" and len(value) > longest:
+        print(f"The model sees the last {longest} of {len(value)} characters.", flush=True)
+        value = value[-longest:]
     if not 0 < len(value) <= longest:
         raise ValueError(f"--{name} has {len(value)} characters: give 1 to {longest}, the model's context.")
     if isinstance(model, CharLanguageModel):
@@ -79,15 +108,18 @@ def tokens_of(model: SequenceModule, text: str | None, word: str | None) -> tupl
     return torch.tensor([brackets.index(character) for character in value]), list(value)
 
 
-def _inspect(given: Namespace, settings: dict[str, Any], layer: LayerFactory | None) -> None:
-    folder = Path(given.output)
+def _existing(folder: Path, overwrite: bool) -> list[Path]:
+    """Return the files that will be overwritten, and raise ValueError where none may be."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{str(folder)!r} is a file: give a folder as --output.")
     paths = [folder / f"{name}.png" for name in _FIGURES] + [folder / _ARRAYS]
     existing = [path for path in paths if path.exists()]
-    if existing and not given.overwrite:
+    if existing and not overwrite:
         raise ValueError(f"{str(existing[0])!r} exists: move it away, give another folder, or set --overwrite=true.")
-    check_matplotlib()
-    model = _load(given.ckpt_path, settings, layer)
-    tokens, labels = tokens_of(model, given.text, given.word)
+    return existing
+
+
+def _inspect(model: SequenceModule, tokens: Tensor, labels: list[str], folder: Path, existing: list[Path]) -> None:
     print(model.describe("Inspecting"), flush=True)
     _announce_circuits(model, len(tokens))
     blocks = inspect_sequence(model, tokens)
@@ -112,9 +144,15 @@ def _announce_circuits(model: SequenceModule, length: int) -> None:
 def _summary(blocks: list[BlockInspection]) -> list[str]:
     lines = []
     for number, block in enumerate(blocks):
-        if block.couplings is None or block.statistics is None:
+        if block.couplings is None:
             continue
         below = block.couplings.tril(-1).abs().max() if block.couplings.numel() else 0.0
+        if block.statistics is None:
+            lines.append(
+                f"block {number}: largest |J| {float(below):.3g} nats; correlations and energies are told for up to "
+                f"{MAX_SPINS} positions"
+            )
+            continue
         sampled = " of samples" if block.statistics.sampled else ""
         correlations = block.statistics.correlations[:, -1]
         off = correlations - torch.diag_embed(correlations.diagonal(dim1=-2, dim2=-1))
@@ -123,12 +161,3 @@ def _summary(blocks: list[BlockInspection]) -> list[str]:
             f"{float(off.abs().max()):.3g}"
         )
     return lines
-
-
-def _load(path: str, settings: dict[str, Any], layer: LayerFactory | None) -> SequenceModule:
-    kind = imported(settings["_class_path"])
-    if not (isinstance(kind, type) and issubclass(kind, SequenceModule)):
-        raise ValueError(f"The checkpoint {path!r} is of {settings['_class_path']}, which cannot be inspected.")
-    if settings.get("layer") is None and layer is not None:
-        raise ValueError(f"The model of {path!r} has softmax attention, which has no couplings for a layer to run on.")
-    return kind.load_from_checkpoint(path, map_location="cpu", layer=to_plain(layer))

@@ -147,7 +147,10 @@ class _Attention(nn.Module):
         if key_padding_mask is None:
             return
         if key_padding_mask.dtype != torch.bool:
-            raise TypeError(f"key_padding_mask is {key_padding_mask.dtype}: give a bool tensor, True at padding.")
+            raise TypeError(
+                f"key_padding_mask is {key_padding_mask.dtype}: give a bool tensor, True at padding; queries, keys and "
+                "values all come from the one input x."
+            )
         if key_padding_mask.shape != x.shape[:2]:
             raise ValueError(
                 f"key_padding_mask has shape {tuple(key_padding_mask.shape)}: give {tuple(x.shape[:2])}, one entry "

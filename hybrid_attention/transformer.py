@@ -100,7 +100,8 @@ class DecoderOnlyTransformer(nn.Module):
         """Return logits (B, T, num_outputs) for token ids (B, T), int64, T <= context_length.
 
         Raises:
-            ValueError: if the sequence is longer than the context or not (B, T).
+            TypeError: if the tokens are no integers.
+            ValueError: if the sequence is longer than the context or not (B, T), or a token is not in the vocabulary.
         """
         x = self._embed(tokens, 0)
         for block in self.blocks:
@@ -135,6 +136,8 @@ class DecoderOnlyTransformer(nn.Module):
 
     def _embed(self, tokens: Tensor, start: int) -> Tensor:
         """Return embeddings (B, T, embed_dim) of tokens whose first one is at the position `start`."""
+        if tokens.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"The tokens are {tokens.dtype}: give int64 token ids.")
         if tokens.dim() != 2 or start + tokens.shape[1] > self.context_length:
             after = f" after {start} others" if start else ""
             raise ValueError(
@@ -142,5 +145,11 @@ class DecoderOnlyTransformer(nn.Module):
                 f"context_length of {self.context_length}."
             )
         places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        embedded: Tensor = self.tokens(tokens) + self.positions(places)
+        try:
+            embedded: Tensor = self.tokens(tokens) + self.positions(places)
+        except IndexError:  # on a CPU; on a GPU the kernel asserts
+            raise ValueError(
+                f"The tokens run from {int(tokens.min())} to {int(tokens.max())}: give ids from 0 to "
+                f"{self.tokens.num_embeddings - 1}."
+            ) from None
         return embedded

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import logging
 import os
 import sys
 import warnings
@@ -21,7 +22,7 @@ from lightning_modules.checkpoint_files import LINKED, check_same_class, checkpo
 from lightning_modules.config_files import check_config_files, checkpoint_path, null_settings_as_config
 from lightning_modules.error_sentences import is_of_the_project, sentence
 from lightning_modules.estimate import estimate
-from lightning_modules.fit_checks import check_length, check_monitors
+from lightning_modules.fit_checks import check_length, check_monitors, check_validation
 from lightning_modules.generate import generate_command
 from lightning_modules.inspect_command import inspect_command
 from lightning_modules.layer_factories import imported
@@ -121,15 +122,22 @@ class HybridAttentionCLI(LightningCLI):
         """Refuse what would fail later, before the run has a folder."""
         check_length(self.trainer)
         check_monitors(self.trainer, self.model)
+        check_validation(self.trainer)
         self.datamodule.setup("fit")
 
     def after_fit(self) -> None:
-        """Test the best checkpoint, or the last weights where there is none."""
+        """Say where the checkpoints are, and test the best one, or the last weights where there is none."""
+        last = getattr(self.trainer.checkpoint_callback, "last_model_path", "")
+        if last:
+            self.model.print(f"Last checkpoint: {last}")
         if not self.config[self.subcommand]["test_after_fit"]:
             return
         best = getattr(self.trainer.checkpoint_callback, "best_model_path", "")
         best = self.trainer.strategy.broadcast(best if Path(best).is_file() else "")
-        self.model.print(f"Best checkpoint: {best}" if best else "There is no checkpoint; the last weights are tested.")
+        if best:
+            self.model.print(f"Best checkpoint: {best}")
+        else:
+            self.model.print("No checkpoint was written by validation; the last weights are tested.")
         self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best or None)
 
     def predict(self, **kwargs: Any) -> None:
@@ -163,6 +171,9 @@ def main(args: list[str] | None = None) -> None:
     # the datasets lie in memory, so workers would only slow them down
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     warnings.filterwarnings("ignore", ".*LeafSpec.*", module="pytorch_lightning")
+    warnings.filterwarnings("ignore", ".*tensorboardX.*")  # the CSV logger that stands in is what is wanted
+    warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # every run has a folder of its own
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_no_tip)
     given = list(sys.argv[1:] if args is None else args)
     parser_settings: dict[str, Any] = {"exit_on_error": False, "description": _DESCRIPTION}
     try:
@@ -182,6 +193,7 @@ def main(args: list[str] | None = None) -> None:
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             seed_everything_default=42,
+            trainer_defaults={"default_root_dir": "runs"},
             parser_kwargs={**parser_settings, **{name: {"exit_on_error": False} for name in _SUBCOMMANDS}},
             args=args,
         )
@@ -195,6 +207,11 @@ def main(args: list[str] | None = None) -> None:
         if not is_of_the_project(error):
             raise
         _stop(error)
+
+
+def _no_tip(record: logging.LogRecord) -> bool:
+    """Leave out what Lightning says of other packages that could be installed."""
+    return "Tip:" not in record.getMessage()
 
 
 def _stop(error: Exception) -> NoReturn:

@@ -4,6 +4,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.utilities import rank_zero_info
 
 _ALWAYS_THERE = ("epoch", "step")
 _DURING_TRAINING = ("train_", "calibration_")
@@ -16,6 +17,17 @@ def check_length(trainer: pl.Trainer) -> None:
             raise ValueError(
                 f"trainer.{name}=0 was given, so training would have 0 steps: set it to 1 or more, or leave it out."
             )
+
+
+def check_validation(trainer: pl.Trainer) -> None:
+    """Say so where training ends before its first validation, so that no checkpoint is chosen by it."""
+    interval, steps = trainer.val_check_interval, trainer.max_steps
+    counts_steps = trainer.check_val_every_n_epoch is None and isinstance(interval, int)
+    if counts_steps and trainer.limit_val_batches and 0 < steps < interval * trainer.accumulate_grad_batches:
+        rank_zero_info(
+            f"There will be no validation in {steps} steps, as trainer.val_check_interval is {interval}: set it to "
+            f"{steps} or less for one."
+        )
 
 
 def check_monitors(trainer: pl.Trainer, model: Any) -> None:

@@ -181,6 +181,12 @@ class SequenceModule(pl.LightningModule):
                 f"({saved['vocabulary']!r}, not {self.hparams.get('vocabulary')!r}): give the data that it was trained "
                 "on."
             )
+        length = saved.get("context_length", self.hparams["context_length"])
+        if length != self.hparams["context_length"]:
+            raise ValueError(
+                f"The checkpoint was trained at a context_length of {length}, and the data has "
+                f"{self.hparams['context_length']}: set --data.init_args.context_length={length}."
+            )
         ours = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
         theirs = {name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()}
         differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
@@ -197,10 +203,11 @@ class SequenceModule(pl.LightningModule):
             before, now = checkpoint["lr_schedulers"][0]["total_steps"], self.trainer.estimated_stepping_batches
             if before != now:
                 raise ValueError(
-                    f"The schedule of the checkpoint has {before} steps and this run {now}: a one-cycle schedule ends "
-                    f"where it was meant to, so set trainer.max_steps={before}, or train anew."
+                    f"The learning-rate schedule of the checkpoint has {before} steps and this run {now}: a one-cycle "
+                    f"schedule ends where it was meant to, so set trainer.max_steps={before}, or train anew."
                 )
-
+            if checkpoint["global_step"] >= before:
+                self.print(f"The checkpoint has all its {before} steps: there is nothing left to train.")
         for layer, kept in zip(self.ising_layers(), checkpoint.get(_RESCALED, []), strict=False):
             if kept and isinstance(layer, DQALayer) and repr(layer.schedule) == kept["schedule"]:
                 layer.rescale(*kept["beta_scale"])

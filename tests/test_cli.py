@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_modules import CharLanguageModel
+from lightning_modules import CharLanguageModel, cli
 from lightning_modules.cli import main
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -46,6 +46,7 @@ def test_fit_writes_checkpoints_metrics_and_its_config_and_ends_with_a_test(caps
     out = capsys.readouterr().out
     assert "Training 1 block(s) of BoltzmannAttention" in out
     assert f"Best checkpoint: {the_best()}" in out
+    assert "Last checkpoint: runs/brackets/version_0/checkpoints/last.ckpt" in out
     assert re.search(r"test_accuracy\s+\d\.\d+", out)
     assert re.search(r"test_accuracy_nearest_open\s+0\.\d+", out)
     folder = Path("runs/brackets/version_0")
@@ -85,7 +86,7 @@ def test_the_saved_config_repeats_the_run():
 
 def test_checkpoints_can_be_switched_off(capsys):
     fit("--trainer.enable_checkpointing=false")
-    assert "There is no checkpoint; the last weights are tested." in capsys.readouterr().out
+    assert "No checkpoint was written by validation; the last weights are tested." in capsys.readouterr().out
     assert not Path("runs/brackets/version_0/checkpoints").exists()
 
 
@@ -117,6 +118,41 @@ def test_training_goes_on_from_a_checkpoint_to_the_end_of_its_schedule():
     assert last["lr_schedulers"][0]["last_epoch"] == 4
     with pytest.raises(SystemExit, match=r"schedule of the checkpoint has 4 steps and this run 6: .*max_steps=4"):
         fit("--trainer.max_steps=6", "--ckpt_path", str(middle))
+
+
+def test_a_finished_training_has_nothing_left_to_train(capsys):
+    fit("--test_after_fit=false")
+    fit("--test_after_fit=false", "--ckpt_path=runs/brackets/version_0/checkpoints/last.ckpt")
+    assert capsys.readouterr().out.count("The checkpoint has all its 4 steps: there is nothing left to train.") == 1
+
+
+def test_training_that_ends_before_its_first_validation_says_so(caplog):
+    with caplog.at_level("INFO"):
+        fit("--test_after_fit=false")
+        assert "no validation" not in caplog.text
+        fit("--test_after_fit=false", "--trainer.val_check_interval=5")
+    assert (
+        "There will be no validation in 4 steps, as trainer.val_check_interval is 5: set it to 4 or less" in caplog.text
+    )
+
+
+def test_a_config_file_may_name_the_checkpoint(capsys):
+    fit("--model.init_args.embed_dim=4", "--test_after_fit=false")
+    Path("mine.yaml").write_text(f"ckpt_path: {the_best()}\n")
+    main(["test", "--config", "mine.yaml", "--trainer.enable_progress_bar=false"])
+    assert "Testing 1 block(s) of BoltzmannAttention(embed_dim=4" in capsys.readouterr().out
+    assert {path.name for path in Path().iterdir()} == {"mine.yaml", "runs"}
+
+
+def test_output_into_a_pipe_that_is_closed_ends_without_a_word(monkeypatch, capsys):
+    def closed(arguments):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setitem(cli._OTHER_SUBCOMMANDS, "report", closed)
+    with pytest.raises(SystemExit) as stop:
+        main(["report"])
+    assert stop.value.code == 1
+    assert "pipe" not in "".join(capsys.readouterr())
 
 
 def test_predict_writes_the_predictions():
@@ -238,6 +274,8 @@ def test_a_checkpoint_that_does_not_fit_the_command_line_says_where():
     fit("--test_after_fit=false")
     with pytest.raises(SystemExit, match=r"The checkpoint does not fit the model: .*give the sizes"):
         main(["test", "--ckpt_path", the_best(), "--model.init_args.embed_dim=16", "--trainer.logger=false"])
+    with pytest.raises(SystemExit, match=r"context_length of 6, and the data has 4: set --data\.init_args\.context_l"):
+        main(["test", "--ckpt_path", the_best(), "--data.init_args.context_length=4", "--trainer.logger=false"])
 
 
 def test_a_text_that_cannot_be_read_is_said_once(monkeypatch):
@@ -263,11 +301,11 @@ def test_predictions_are_never_overwritten():
     fit("--test_after_fit=false")
     predict = ["predict", "--ckpt_path", the_best(), "--trainer.enable_progress_bar=false", "--trainer.logger=false"]
     main(predict)
-    (before,) = Path().glob("predictions.pt")
+    before = Path("runs/predictions.pt")
     content = before.read_bytes()
     main(predict)
     assert before.read_bytes() == content
-    assert torch.cat(torch.load("predictions-v1.pt", weights_only=True)).shape == (32, 6)
+    assert torch.cat(torch.load("runs/predictions-v1.pt", weights_only=True)).shape == (32, 6)
 
 
 def test_a_second_run_without_a_logger_leaves_the_first_one_untouched_too():

@@ -1,8 +1,12 @@
 """The subcommand generate: what it writes, on which layer, where it ends, and one sentence for each mistake."""
 
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -65,6 +69,40 @@ def test_the_seed_fixes_the_text(generate):
     first, again, other = (generate("--prompt=to", "--temperature=3", f"--seed={seed}").out for seed in (1, 1, 2))
     assert first == again != other
     assert len(first) == len("to") + 12 + 1
+
+
+@pytest.mark.parametrize("device", ["hybrid_statevector", "default_qubit", "lightning_qubit"])
+def test_the_seed_fixes_the_text_of_circuits_with_shots_too(generate, device):
+    files = [f"--config={CONFIGS / name}" for name in ("layers/dqa.yaml", f"devices/{device}.yaml")]
+    texts = []
+    for before, seed in ((1, 3), (2, 3), (3, 4)):
+        np.random.seed(before)  # what a new process would draw of its own
+        arguments = ["--model.init_args.layer.init_args.shots=5", "--temperature=3", f"--seed={seed}"]
+        texts.append(generate("--prompt=to", *files, *arguments).out)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_an_output_without_the_characters_gets_escapes(checkpoint, tmp_path):
+    torch.manual_seed(0)
+    (tmp_path / "text.txt").write_text("日é" * 200, encoding="utf-8")
+    data = TinyShakespeareDataModule(3, str(tmp_path / "text.txt"))
+    path = checkpoint_of(CharLanguageModel(data.vocabulary, 3, layer=ExactLayer), data, tmp_path / "m.ckpt", steps=1)
+    command = "import sys; from lightning_modules.cli import main; main(sys.argv[1:])"
+    arguments = ["generate", f"--ckpt_path={path}", "--prompt=é", "--max_new_characters=9"]
+    done = subprocess.run(
+        [sys.executable, "-c", command, *arguments],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.decode("unicode-escape").rstrip("\n")) == set("日é")
+    assert b"set PYTHONIOENCODING=utf-8 to write it" in done.stderr
+
+
+def test_a_config_file_may_name_the_checkpoint(checkpoint, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(f"ckpt_path: {checkpoint}\n")
+    main(["generate", f"--config={tmp_path / 'mine.yaml'}", "--prompt=to", "--max_new_characters=3"])
+    assert len(capsys.readouterr().out) == len("to") + 3 + 1
 
 
 def test_layer_and_device_are_those_of_the_command_line(generate):

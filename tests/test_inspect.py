@@ -11,8 +11,18 @@ import torch
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from datamodules import BracketDataModule
-from hybrid_attention import DQALayer, ExactLayer, FieldsOnlyLayer, LinearSchedule, exact_correlations
+from hybrid_attention import (
+    DQALayer,
+    ExactLayer,
+    FieldsOnlyLayer,
+    LinearSchedule,
+    MeanFieldLayer,
+    ToeplitzCouplings,
+    TransferMatrixLayer,
+    exact_correlations,
+)
 from lightning_modules import AttentionPictures, BracketMatcher, CharLanguageModel, plotting
+from lightning_modules.attention_figures import attention_figures
 from lightning_modules.cli import main
 from lightning_modules.inspection import arrays, inspect_sequence
 
@@ -127,9 +137,96 @@ def test_text_goes_into_a_language_model():
     assert np.load("out/inspection.npz")["tokens"].tolist() == [2, 1, 4, 2, 3]
 
 
+def test_of_a_text_that_is_too_long_the_end_is_taken(capsys):
+    pytest.importorskip("matplotlib")
+    path = saved(CharLanguageModel("\n abc", 5, embed_dim=4, layer=ExactLayer))
+    inspect(f"--ckpt_path={path}", "--text=ccca cab", "--output=out")
+    assert np.load("out/inspection.npz")["tokens"].tolist() == [2, 1, 4, 2, 3]
+    assert "The model sees the last 5 of 8 characters." in capsys.readouterr().out
+
+
+def test_the_seed_fixes_what_is_sampled():
+    pytest.importorskip("matplotlib")
+    path = saved(matcher(partial(DQALayer, schedule=SCHEDULE, shots=10)))
+    found = []
+    for before, seed in ((1, 3), (2, 3), (3, 4)):
+        np.random.seed(before)  # what a new process would draw of its own
+        inspect(f"--ckpt_path={path}", "--word=(())", f"--output=out{before}", f"--seed={seed}")
+        found.append(np.load(f"out{before}/inspection.npz"))
+    for name in ("attention", "correlations"):
+        np.testing.assert_array_equal(found[0][name], found[1][name])
+    assert not np.array_equal(found[0]["attention"], found[2]["attention"])
+
+
+def test_every_setting_of_the_model_can_be_given():
+    pytest.importorskip("matplotlib")
+    inspect(
+        f"--ckpt_path={saved(matcher())}",
+        f"--config={CONFIGS / 'attention/couplings_only.yaml'}",
+        "--word=()",
+        "--output=out",
+    )
+    np.testing.assert_allclose(np.load("out/inspection.npz")["marginals"][0, :, 1], 0.5, atol=1e-6)
+
+
+def test_beyond_24_positions_correlations_and_energies_are_left_out(capsys):
+    pytest.importorskip("matplotlib")
+    layer = partial(TransferMatrixLayer, coupling_shape=ToeplitzCouplings(2))
+    path = saved(CharLanguageModel("ab", 30, embed_dim=4, layer=layer))
+    inspect(f"--ckpt_path={path}", "--text=" + "ab" * 15, "--output=out")
+    assert {file.stem for file in Path("out").glob("*.png")} == FILES - {"correlations", "energies"}
+    found = np.load("out/inspection.npz")
+    assert set(found.files) == {
+        "tokens",
+        "attention",
+        "fields",
+        "present",
+        "marginals",
+        "couplings",
+        "couplings_by_distance",
+    }
+    assert "correlations and energies are told for up to 24 positions" in capsys.readouterr().out
+
+
+def test_layers_that_approximate_have_no_energies_of_their_own():
+    model = matcher(MeanFieldLayer)
+    found = arrays(inspect_sequence(model, torch.tensor([0, 2, 3, 1])))
+    assert np.isnan(found["energy_of_layer"]).all()
+    assert np.isfinite(found["energy_of_boltzmann"]).all()
+    exact = arrays(inspect_sequence(matcher(), torch.tensor([0, 2, 3, 1])))
+    np.testing.assert_allclose(exact["energy_of_layer"], exact["energy_of_boltzmann"])
+
+
+def test_low_precision_is_shown_in_float32():
+    pytest.importorskip("matplotlib")
+    blocks = inspect_sequence(matcher().to(torch.bfloat16), torch.tensor([0, 2, 3, 1]))
+    assert {values.dtype.name for values in arrays(blocks).values()} == {"bool", "float32", "float64"}
+    assert set(attention_figures(blocks, list("([])"))) == FILES
+
+
+@pytest.mark.parametrize("hyper_parameters", [None, ["_class_path"], {"_class_path": None}, {}])
+def test_a_checkpoint_that_names_no_class_is_refused(hyper_parameters):
+    pytest.importorskip("matplotlib")
+    torch.save({"state_dict": {}, "hyper_parameters": hyper_parameters}, "odd.ckpt")
+    with pytest.raises(SystemExit, match=r"'odd\.ckpt' does not say which model it holds"):
+        inspect("--ckpt_path=odd.ckpt", "--word=()", "--output=out")
+
+
+def test_a_checkpoint_without_an_argument_of_its_model_is_refused():
+    pytest.importorskip("matplotlib")
+    content = torch.load(saved(CharLanguageModel("ab", 4, embed_dim=4, layer=ExactLayer)), weights_only=True)
+    del content["hyper_parameters"]["vocabulary"]
+    torch.save(content, "odd.ckpt")
+    with pytest.raises(SystemExit, match=r"^hybrid-attention: error: .*vocabulary"):
+        inspect("--ckpt_path=odd.ckpt", "--text=a", "--output=out")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ([f"--config={CONFIGS / 'devices/default_qubit.yaml'}"], "give a layer file before it"),
+        (["--config=none.yaml"], r"There is no config file 'none\.yaml'"),
+        (["--output=text.ckpt", "--word=()"], "'text.ckpt' is a file: give a folder as --output"),
         ([], "give --word, and only that"),
         (["--text=ab"], "give --word, and only that"),
         (["--word=((((()))))"], "--word has 10 characters: give 1 to 6"),

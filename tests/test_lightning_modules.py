@@ -214,6 +214,13 @@ def test_a_context_longer_than_the_model_is_refused():
         BracketMatcher(8)(torch.zeros(1, 9, dtype=torch.long))
 
 
+def test_tokens_that_are_no_ids_are_refused():
+    with pytest.raises(TypeError, match=r"The tokens are torch\.float32: give int64 token ids"):
+        BracketMatcher(8)(torch.zeros(1, 8))
+    with pytest.raises(ValueError, match="The tokens run from 0 to 7: give ids from 0 to 1"):
+        BracketMatcher(8)(torch.arange(8).unsqueeze(0))
+
+
 def test_training_without_an_end_is_refused():
     with pytest.raises(ValueError, match=r"set trainer\.max_steps or trainer\.max_epochs"):
         trainer(max_epochs=-1).fit(BracketMatcher(8, 2), brackets())

@@ -4,7 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+import pytorch_lightning as pl
 import yaml
+
+from hybrid_attention import ExactLayer
+from lightning_modules import CharLanguageModel
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -59,6 +63,10 @@ def test_python_on_the_pages_runs(page, tmp_path, monkeypatch):
     if page.name == "README.md":
         pytest.skip("tests/test_readme.py runs it")
     monkeypatch.chdir(tmp_path)
+    if "my_language_model.ckpt" in page.read_text():
+        runner = pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+        runner.strategy.connect(CharLanguageModel(" inosw", context_length=8, layer=ExactLayer))
+        runner.save_checkpoint("my_language_model.ckpt", weights_only=True)
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
         exec(block, {})
 

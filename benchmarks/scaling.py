@@ -89,10 +89,10 @@ def pairs(length: int) -> int:
 
 METHODS = (
     Method("softmax", lambda length: Softmax(), lambda length: length**2, "T^2", 64, 256, lambda length: 0),
-    Method("exact", ExactLayer, states, "2^T", 16, 20, pairs, 24),
+    Method("exact", ExactLayer, states, "2^T", 16, 24, pairs, 24),
     chain(4),
     chain(8),
-    Method("DQA, simulated, 8 steps", DQALayer, lambda length: length * states(length), "T 2^T", 10, 13, pairs, 24),
+    Method("DQA, simulated, 8 steps", DQALayer, lambda length: length * states(length), "T 2^T", 10, 16, pairs),
 )
 
 

@@ -53,11 +53,17 @@ def test_p_values_of_no_difference_are_uniform():
     assert stats.kstest(p, "uniform").pvalue > 0.01
 
 
-def test_equal_differences_are_certain():
-    assert paired_difference([2.0, 3.0], [1.0, 2.0]).p == 0
+def test_no_difference_at_any_seed_is_none_and_the_same_one_at_all_leaves_nothing_to_judge_by():
     assert paired_difference([2.0, 3.0], [2.0, 3.0]).p == 1
     assert equivalence([2.0, 3.0], [2.0, 3.0], 0.1).verdict == "equivalent"
-    assert equivalence([2.0, 3.0], [1.0, 2.0], 0.1).verdict == "different"
+    for first, second in (([2.0, 3.0], [1.0, 2.0]), ([1.0, 1.0], [0.99, 0.99]), ([0.3, 0.2], [0.2, 0.1])):
+        assert math.isnan(paired_difference(first, second).p)
+        assert equivalence(first, second, 0.005).verdict == "undecided"
+
+
+def test_a_difference_that_is_the_same_everywhere_has_no_trend():
+    found = trend([8, 12, 20], [[0.1, 0.1, 0.1], [0.7, 0.7, 0.7]])
+    assert (found.interval.mean, found.p) == (0, 1)
 
 
 def test_holm_multiplies_the_smallest_p_by_the_number_of_tests_the_next_by_one_less_and_keeps_their_order():

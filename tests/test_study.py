@@ -12,6 +12,7 @@ from filelock import FileLock
 
 from lightning_modules.cli import main
 from lightning_modules.studies.findings import read_findings
+from lightning_modules.studies.metrics import METRICS
 from lightning_modules.studies.study import study_command
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -187,6 +188,32 @@ def test_a_result_that_does_not_belong_to_its_folder_is_refused(two, tmp_path):
     path.write_text("{}")
     with pytest.raises(SystemExit, match=r"result\.json' is no result of a run"):
         main(arguments)
+
+
+def test_a_run_that_diverged_has_an_infinite_perplexity_and_stops_nothing(tmp_path, capsys):
+    """exp of a loss of 800 nats is no float."""
+    file = write(tmp_path / "study.yaml", kinds=["softmax", "fields_only"], metric="perplexity", seeds=1)
+    main(["study", file, "--output", str(tmp_path / "out"), "--workers=1"])
+    result = runs(tmp_path / "out")[0] / "result.json"
+    content = json.loads(result.read_text())
+    content["metrics"]["test_loss"] = 800.0
+    result.write_text(json.dumps(content))
+    capsys.readouterr()
+    main(["study", file, "--output", str(tmp_path / "out"), "--workers=1"])
+    main(["report", str(tmp_path / "out")])
+    assert "inf" in (tmp_path / "out/report/tables.md").read_text()
+    assert METRICS["perplexity"].text(800.0) == "inf"
+    assert METRICS["perplexity"].text(1.0) == "2.718"
+
+
+def test_options_of_a_list_may_be_given_several_times(two, tmp_path, capsys):
+    several = ["--set", "words.trainer.max_steps=2", "--set=words.trainer.val_check_interval=1", "--only=words"]
+    main(
+        ["study", two, "--only", "words.attention=softmax", *several, "--output", str(tmp_path / "out"), "--workers=1"]
+    )
+    (run,) = runs(tmp_path / "out")
+    result = json.loads((run / "result.json").read_text())
+    assert (result["cell"]["attention"], result["steps"]) == ("softmax", 2)
 
 
 def test_a_selection_is_trained_and_the_rest_goes_on_later(two, tmp_path, capsys):

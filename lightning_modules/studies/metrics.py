@@ -1,8 +1,11 @@
 """What studies compare: the logged number, and how it and its differences are shown."""
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+
+_LARGEST_LOSS = math.log(sys.float_info.max)
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ def _percent(share: float) -> float:
     return 100 * share
 
 
+def _perplexity(loss: float) -> float:
+    """Return exp(loss), infinite where that is no float, as after training that diverged."""
+    return math.inf if loss > _LARGEST_LOSS else math.exp(loss)
+
+
 def _growth(difference: float) -> float:
     """Return by how many percent exp(x) grows when x grows by `difference`."""
     return math.inf if difference > math.log(1e9) else 100 * math.expm1(difference)
@@ -43,5 +51,5 @@ def _growth(difference: float) -> float:
 
 METRICS = {
     "accuracy": Metric("accuracy", "accuracy (%)", "points", 2, _percent, _percent, lambda points: points / 100),
-    "perplexity": Metric("loss", "perplexity", "%", 3, math.exp, _growth, lambda percent: math.log1p(percent / 100)),
+    "perplexity": Metric("loss", "perplexity", "%", 3, _perplexity, _growth, lambda percent: math.log1p(percent / 100)),
 }

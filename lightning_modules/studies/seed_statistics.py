@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Difference:
 
     Args:
         interval: of the mean difference.
-        p: two-sided; NaN with fewer than two seeds.
+        p: two-sided; NaN with fewer than two seeds, and where all differ by the same, which leaves no scatter to judge
+            by.
     """
 
     interval: Interval
@@ -53,7 +55,8 @@ class Equivalence:
         p_low: p value of a difference of -margin or less.
         p_high: p value of a difference of +margin or more.
         verdict: "equivalent" where both are below alpha; "different" where the interval of confidence 1 - alpha has 0
-            outside; else "undecided". A difference that is real and smaller than the margin is "equivalent".
+            outside; else "undecided", and so where all differ by the same and not by 0. A difference that is real and
+            smaller than the margin is "equivalent".
     """
 
     interval: Interval
@@ -97,7 +100,7 @@ def equivalence(first: Sequence[float], second: Sequence[float], margin: float, 
         raise ValueError(f"margin={margin} was given: give a positive number.")
     differences = _paired(first, second)
     interval = mean_interval(differences, 1 - 2 * alpha)
-    if len(differences) < 2:
+    if len(differences) < 2 or (_standard_error(differences) == 0 and interval.mean != 0):
         return Equivalence(interval, math.nan, math.nan, "undecided")
     p_low = _p_above(differences + margin)
     p_high = _p_above(margin - differences)
@@ -127,7 +130,7 @@ def trend(places: Sequence[float], values: Sequence[Sequence[float]]) -> Differe
     if y.ndim != 2 or not len(y) or y.shape[1] != len(x):
         raise ValueError(f"Values of shape {y.shape} were given for {len(x)} places: give (seeds, {len(x)}).")
     centered = x - x.mean()
-    return _difference(y @ centered / (centered @ centered))
+    return _difference((y - y[:, :1]) @ centered / (centered @ centered))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -151,7 +154,7 @@ def _difference(differences: np.ndarray) -> Difference:
         return Difference(interval, math.nan)
     error = _standard_error(differences)
     if error == 0:
-        return Difference(interval, 1.0 if interval.mean == 0 else 0.0)
+        return Difference(interval, 1.0 if interval.mean == 0 else math.nan)
     return Difference(interval, float(2 * stats.t.sf(abs(interval.mean) / error, len(differences) - 1)))
 
 
@@ -164,7 +167,11 @@ def _p_above(sample: np.ndarray) -> float:
 
 
 def _standard_error(sample: np.ndarray) -> float:
-    return float(sample.std(ddof=1) / math.sqrt(len(sample))) if len(sample) > 1 else math.inf
+    """Return the standard error of the mean; 0 where values are equal up to rounding."""
+    if len(sample) < 2:
+        return math.inf
+    spread = float(sample.std(ddof=1))
+    return spread / math.sqrt(len(sample)) if spread > _ROUNDING * float(np.abs(sample).max()) else 0.0
 
 
 def _paired(first: Sequence[float], second: Sequence[float]) -> np.ndarray:

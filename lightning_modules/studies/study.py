@@ -51,8 +51,25 @@ def study_command(arguments: Sequence[str], command: Command) -> None:
     parser.add_argument(
         "--set", type=str, nargs="+", default=[], help="Settings such as brackets.trainer.max_steps=100, of all runs."
     )
-    settings = parser.parse_args(list(arguments)).as_dict()
+    given = _gathered(list(arguments), ("--set", "--only"))
+    settings = parser.parse_args(given).as_dict()
     run_study(Path(settings.pop("study")), command, **settings)
+
+
+def _gathered(arguments: list[str], options: Sequence[str]) -> list[str]:
+    """Return the arguments with all values of each option, which may stand in several places, after its last one."""
+    rest: list[str] = []
+    values: dict[str, list[str]] = {}
+    here = rest
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name in options:
+            here = values.setdefault(name, [])
+            here += [value] if equals else []
+        else:
+            here = rest if argument.startswith("--") else here
+            here.append(argument)
+    return [*rest, *(part for name, found in values.items() for part in (name, *found))]
 
 
 def run_study(

@@ -4,7 +4,7 @@
 
 Time       Forward and backward pass of each layer alone, on causal windows of T positions with one head, float32. Each
            layer has a law for how its work grows with T. Its constant is fitted at one length and checked at a longer
-           one ("measured / predicted"), from which times for all other lengths follow.
+           one ("measured / predicted"), from which times for all longer ones follow; shorter ones are measured.
 Cluster    Data parallel training: work over n processes, and a ring that sums gradients, 2 (n - 1) messages of
            1 / n of the parameters each. Checked by two processes of torch.distributed (gloo) on this machine, which sum
            gradients of the size that dense couplings have; --no-processes leaves them out.
@@ -242,47 +242,61 @@ def heading(title: str, *columns: object) -> None:
     line(*("---" for _ in columns))
 
 
-def show_rates(batch: int, rounds: int, device: str) -> dict[str, float]:
-    """Print what was measured against what was predicted, and return the constant of each law."""
+class Times(NamedTuple):
+    """What windows cost: seconds that were measured, by length, and the constant of the law for longer ones."""
+
+    method: Method
+    measured: dict[int, float]
+    constant: float
+
+    def seconds(self, length: int) -> float:
+        """Return the time of both passes for one window."""
+        return self.measured.get(length, self.constant * self.method.work(length))
+
+
+def show_rates(batch: int, rounds: int, device: str) -> list[Times]:
+    """Print what was measured against what was predicted, and return the times of each method."""
     heading("Rates", "layer", "law", "fitted at T", "checked at T", "measured", "predicted", "measured / predicted")
-    constants = {}
+    times = []
     for method in METHODS:
         fitted = window_seconds(method, method.fitted, batch, rounds, device) / method.work(method.fitted)
         measured = window_seconds(method, method.checked, batch, rounds, device)
         predicted = fitted * method.work(method.checked)
-        constants[method.name] = measured / method.work(method.checked)
+        shorter = {n: window_seconds(method, n, batch, rounds, device) for n in LENGTHS if n < method.checked}
+        known = {**shorter, method.checked: measured}
+        times.append(Times(method, known, measured / method.work(method.checked)))
         shown = duration(measured), duration(predicted), f"{measured / predicted:.2f}"
         line(method.name, method.law, method.fitted, method.checked, *shown)
-    return constants
+    return times
 
 
-def show_times(constants: dict[str, float]) -> None:
+def show_times(times: list[Times]) -> None:
     for batch in BATCHES:
         heading(f"One step of {batch:,} windows, one process", "layer", *(f"T = {length}" for length in LENGTHS))
-        for method in METHODS:
-            taken = [constants[method.name] * method.work(length) * batch for length in LENGTHS]
-            beyond = [method.longest is not None and length > method.longest for length in LENGTHS]
-            cells = [f"({duration(t)})" if b else duration(t) for t, b in zip(taken, beyond, strict=True)]
-            line(method.name, *cells)
+        for each in times:
+            longest = each.method.longest or LENGTHS[-1]
+            taken = [duration(each.seconds(length) * batch) for length in LENGTHS]
+            cells = [t if length <= longest else f"({t})" for length, t in zip(LENGTHS, taken, strict=True)]
+            line(each.method.name, *cells)
     fields = [", ".join(f"T = {n}: {4 * batch * n * n / 2**30:.2g} GiB" for n in LENGTHS) for batch in BATCHES]
     print("\nFields of one head in float32:")
     for batch, text in zip(BATCHES, fields, strict=True):
         print(f"  {batch:,} windows: {text}")
 
 
-def show_limits(constants: dict[str, float]) -> None:
+def show_limits(times: list[Times]) -> None:
     """Print the longest windows whose training takes a day."""
     columns = (f"{n:,} processes, batch {batch:,}" for batch in BATCHES for n in (1, 1024))
     heading(f"Longest T for {STEPS:,} steps in a day", "layer", *columns)
-    for method in METHODS:
+    for each in times:
         cells = []
         for batch in BATCHES:
             for processes in (1, 1024):
-                allowed = 86_400 / STEPS * min(processes, batch) / batch / constants[method.name]
-                last = method.longest or 10**6
-                longest = max((n for n in doubling(last) if method.work(n) <= allowed), default=0)
-                cells.append(f"{longest}" + (" (its end)" if longest == method.longest else ""))
-        line(method.name, *cells)
+                allowed = 86_400 / STEPS * min(processes, batch) / batch
+                last = each.method.longest or 10**6
+                longest = max((n for n in doubling(last) if each.seconds(n) <= allowed), default=0)
+                cells.append(f"{longest}" + (" (its end)" if longest == each.method.longest else ""))
+        line(each.method.name, *cells)
 
 
 def doubling(last: int) -> list[int]:
@@ -293,13 +307,13 @@ def doubling(last: int) -> list[int]:
     return [length for length in found if length <= last]
 
 
-def show_cluster(constants: dict[str, float], batch: int, rounds: int, processes: bool) -> None:
+def show_cluster(times: list[Times], batch: int, rounds: int, processes: bool) -> None:
     columns = ("layer", "T", "work of a process", "gradients", *(f"n = {n:,}" for n in PROCESSES[1:]))
     heading(f"Data parallel: share of a step that is work, {batch} windows for each of n processes", *columns)
     for name, length in (("exact", 16), ("exact", 24), ("transfer matrix, w = 8", 1024)):
-        method = next(method for method in METHODS if method.name == name)
-        step = constants[name] * method.work(length) * batch
-        size = method.parameters(length) + 65 * 32 * 2 + length * 32 + 12 * 32**2
+        each = next(each for each in times if each.method.name == name)
+        step = each.seconds(length) * batch
+        size = each.method.parameters(length) + 65 * 32 * 2 + length * 32 + 12 * 32**2
         shares = (f"{100 * efficiency(step, size, n):.1f} %" for n in PROCESSES[1:])
         line(name, length, duration(step), f"{4 * size / 1024:.0f} KiB", *shares)
     if not processes:
@@ -350,10 +364,10 @@ def main(arguments: list[str] | None = None) -> None:
     settings = parser.parse_args(arguments)
     torch.set_num_threads(settings.threads)
     print(f"{settings.device}, {settings.threads} thread(s), {settings.rounds} rounds, torch {torch.__version__}")
-    constants = show_rates(settings.batch, settings.rounds, settings.device)
-    show_times(constants)
-    show_limits(constants)
-    show_cluster(constants, settings.batch, settings.rounds, not settings.no_processes)
+    times = show_rates(settings.batch, settings.rounds, settings.device)
+    show_times(times)
+    show_limits(times)
+    show_cluster(times, settings.batch, settings.rounds, not settings.no_processes)
     show_hardware(settings.shots)
 
 

@@ -225,6 +225,18 @@ def test_a_selection_is_trained_and_the_rest_goes_on_later(two, tmp_path, capsys
     assert "2 runs, 1 finished, 1 to do" in capsys.readouterr().out
 
 
+def test_a_run_that_lost_its_result_is_trained_anew_and_what_is_left_of_it_kept(two, tmp_path, capsys):
+    main(["study", two, "--output", str(tmp_path / "out"), "--workers=1"])
+    run = runs(tmp_path / "out")[0]
+    (run / "result.json").unlink()
+    (run / "mine.txt").write_text("notes")
+    main(["study", two, "--output", str(tmp_path / "out"), "--workers=1"])
+    assert "2 runs, 1 finished, 1 to do" in capsys.readouterr().out
+    assert len(runs(tmp_path / "out")) == 2
+    (left,) = run.parent.glob("*.without-result-*")
+    assert (left / "mine.txt").read_text() == "notes"
+
+
 def test_a_failed_run_is_told_at_the_end_stops_no_other_and_is_run_again(tmp_path, capsys):
     heads = {"heads": {"model": {"init_args": {"num_heads": 3}}}, "softmax": {"model": {"init_args": {"layer": None}}}}
     file = write(tmp_path / "study.yaml", axes={"attention": heads}, seeds=1)

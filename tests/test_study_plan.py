@@ -111,6 +111,13 @@ def test_comparisons_are_read_with_the_names_of_values_as_text(study):
     (trend,) = study(compare("trends", axis="context_length")).comparisons.trends
     assert trend.axis == "context_length"
 
+    def rates(content):
+        content["experiments"]["words"]["axes"]["context_length"] = {0.001: None, 0.01: None}
+        content["experiments"]["words"]["exceptions"] = []
+        compare("trends", axis="context_length")(content)
+
+    assert len(study(rates).comparisons.trends) == 1
+
 
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -128,12 +135,23 @@ def test_comparisons_are_read_with_the_names_of_values_as_text(study):
         (experiment(settings={"config": ["none.yaml"]}), r"'none.yaml' of Experiment 'words' cannot be read \(No such"),
         (experiment(exceptions=[{"of": {"attention": "gibbs"}}]), "exception of attention=gibbs, which it does not"),
         (experiment(exceptions=[{"for": {}}]), r"has \['for'\]: give of, seeds, settings, skip only"),
+        (lambda content: content.update(keep_checkpoints="never"), "keep_checkpoints: 'never': give true or false"),
+        (lambda content: content.update(experiments=[]), "has no runs"),
+        (lambda content: content.update(experiments=["words"]), "experiments without names"),
+        (lambda content: content.update(seeds=True), "has the seeds True"),
+        (experiment(exceptions=[{"of": {}, "seeds": [1]}]), r"seeds: \[1\]: give the number of first seeds"),
+        (experiment(exceptions=[{"of": {}, "seeds": -1}]), "seeds: -1: give the number of first seeds"),
+        (experiment(settings={"config": "none.yaml"}), r"'none.yaml' of Experiment 'words' cannot be read"),
+        (compare("primary", at=AT, first="boltzmann"), "has first: 'boltzmann': give axes and their values"),
+        (compare("primary", at=AT, first={"attention": "softmax"}), "with itself in words: give two different"),
+        (compare("equivalences", at=AT, margin=True), "has the margin True: give a positive number"),
+        (compare("equivalences", at=AT, margin=float("inf")), "has the margin inf: give a positive number"),
         (compare("primary"), "compares .* give both the same axes, and with `at`"),
         (compare("primary", at={"context_length": 10}), "names context_length 10 of words"),
         (compare("primary", at=AT, experiment="text"), "names the experiment 'text': the study has words"),
         (compare("primary", at=AT, margin=1), "give at, experiment, first, second"),
         (compare("equivalences", at=AT, margin=0), "has the margin 0: give a positive number"),
-        (compare("trends", axis="attention", first={"context_length": 8}, second=AT), "whose values are numbers"),
+        (compare("trends", axis="attention", first=AT, second={"context_length": 12}), "whose values are numbers"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(study, change, message):
@@ -147,6 +165,8 @@ def test_a_mistake_in_the_file_is_named(study, change, message):
         (["text.trainer.max_steps=1"], "There is no experiment 'text': the study has words"),
         (["words=1"], "give EXPERIMENT.key=value"),
         (["words.trainer.max_steps"], "give EXPERIMENT.key=value"),
+        (["words.trainer=1", "words.trainer.max_steps=3"], "'trainer' has a value by another: give one of them"),
+        (["words.trainer.max_steps=[1"], "whose value is not YAML: mend it"),
     ],
 )
 def test_settings_on_the_command_line_name_an_experiment_and_a_key(study, overrides, message):

@@ -134,6 +134,21 @@ def test_a_search_takes_the_trial_of_the_lowest_validation_loss_and_not_the_best
     assert [rows["softmax", length][""] for length in ("4", "8")] == ["lowest", ""]
 
 
+def test_a_search_ranks_neither_diverged_trials_nor_those_with_fewer_seeds(study):
+    content = json.loads((study / "study.json").read_text())
+    content["experiments"]["words"]["search"] = ["context_length"]
+    (study / "study.json").write_text(json.dumps(content))
+    for place in study.glob("words/softmax/4/seed_*"):
+        (place / "metrics.csv").write_text("step,val_loss\n9,nan\n")
+    (study / "words/boltzmann/4/seed_2-abc/result.json").unlink()
+    for place in study.glob("words/boltzmann/4/seed_*"):
+        (place / "metrics.csv").write_text("step,val_loss\n9,0.1\n")
+    main(["report", str(study)])
+    rows = {(row["attention"], row["context length"]): row for row in table(study, "words_search")}
+    for kind in KINDS:
+        assert [rows[kind, length][""] for length in ("4", "8")] == ["", "lowest"]
+
+
 def test_the_tables_hold_means_and_intervals_over_seeds(reported):
     rows = table(reported, "words_results")
     assert [(row["context length"], row["attention"]) for row in rows] == [
@@ -171,6 +186,7 @@ def test_primary_comparisons_are_corrected_together_and_trends_follow_each_seed(
     gaps = [[accuracy("boltzmann", n, s) - accuracy("softmax", n, s) for n in LENGTHS] for s in SEEDS]
     slope = trend(LENGTHS, gaps)
     (row,) = table(reported, "trends")
+    assert row["difference"].endswith(f"along context length {', '.join(map(str, LENGTHS))}")
     assert float(row["slope"]) == pytest.approx(100 * slope.interval.mean) == pytest.approx(0.5)
 
 

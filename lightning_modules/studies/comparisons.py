@@ -1,5 +1,6 @@
 """What a study tests: differences, equivalences and trends, fixed in its file before the runs."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,11 @@ def _comparison(kind: str, given: Any, further: tuple[str, ...], axes: Axes) -> 
     experiment = str(given["experiment"])
     if experiment not in axes:
         raise ValueError(f"{kind} names the experiment {experiment!r}: the study has {', '.join(axes)}.")
+    for part in ("first", "second", "at"):
+        if not isinstance(given.get(part) or {}, dict):
+            raise ValueError(
+                f"{kind} has {part}: {given[part]!r}: give axes and their values, such as attention: softmax."
+            )
     first, second, at = (
         {str(k): str(v) for k, v in (given.get(part) or {}).items()} for part in ("first", "second", "at")
     )
@@ -88,8 +94,19 @@ def _comparison(kind: str, given: Any, further: tuple[str, ...], axes: Axes) -> 
             f"{kind} compares {first} with {second} at {at} in {experiment}: give both the same axes, and with `at` "
             f"each of {', '.join(named)} once."
         )
-    if own.margin is not None and not (isinstance(own.margin, int | float) and own.margin > 0):
+    if first == second:
+        raise ValueError(f"{kind} compares {first} with itself in {experiment}: give two different values.")
+    if own.margin is not None and not (
+        isinstance(own.margin, int | float) and not isinstance(own.margin, bool) and 0 < own.margin < math.inf
+    ):
         raise ValueError(f"{kind} has the margin {own.margin!r}: give a positive number.")
-    if own.axis is not None and not all(value.isdigit() for value in named[own.axis]):
+    if own.axis is not None and not all(_is_number(value) for value in named[own.axis]):
         raise ValueError(f"{kind} has the axis {own.axis}: give one whose values are numbers.")
     return own
+
+
+def _is_number(value: str) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return False

@@ -74,19 +74,24 @@ class Findings:
         margin = self.metric(comparison.experiment).margin(comparison.margin or math.nan)
         return equivalence(ours, theirs, margin) if ours else None
 
-    def grown(self, comparison: Comparison) -> Difference | None:
-        """Return the slope of a comparison's difference along its axis, or None with fewer than two places."""
+    def grown(self, comparison: Comparison) -> tuple[list[str], Difference] | None:
+        """Return the slope of a comparison's difference along its axis, and the values with results that it is over.
+
+        None where no seed has results at two values or more.
+        """
         assert comparison.axis is not None
-        at_each: dict[int, dict[int, float]] = {}
+        at_each: dict[str, dict[int, float]] = {}
         for value in self.experiments[comparison.experiment].axes[comparison.axis]:
             place = {**comparison.at, comparison.axis: value}
             found = self._by_seed(comparison.experiment, {**place, **comparison.first}, {**place, **comparison.second})
             if found:
-                at_each[int(value)] = {seed: ours - theirs for seed, (ours, theirs) in found.items()}
+                at_each[value] = {seed: ours - theirs for seed, (ours, theirs) in found.items()}
         seeds = sorted(set.intersection(*(set(values) for values in at_each.values()))) if at_each else []
         if len(at_each) < 2 or not seeds:
             return None
-        return trend(list(at_each), [[values[seed] for values in at_each.values()] for seed in seeds])
+        return list(at_each), trend(
+            [float(value) for value in at_each], [[values[seed] for values in at_each.values()] for seed in seeds]
+        )
 
     def unpaired(self) -> list[str]:
         """Return the places and seeds whose runs differ in initial weights or in the order of the data."""

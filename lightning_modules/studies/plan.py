@@ -106,6 +106,11 @@ def read_study(path: Path, overrides: Sequence[str] = (), num_seeds: int | None 
     """
     content = _mapping(path, _STUDY_KEYS, f"The study {str(path)!r}")
     changes = _overrides(overrides)
+    keep_checkpoints = content.get("keep_checkpoints", True)
+    if not isinstance(keep_checkpoints, bool):
+        raise ValueError(f"The study {str(path)!r} has keep_checkpoints: {keep_checkpoints!r}: give true or false.")
+    if not isinstance(content.get("experiments") or {}, dict):
+        raise ValueError(f"The study {str(path)!r} has experiments without names: give a mapping from names to them.")
     experiments: dict[str, Experiment] = {}
     runs: list[tuple[int, PlannedRun]] = []
     for name, described in (content.get("experiments") or {}).items():
@@ -125,11 +130,11 @@ def read_study(path: Path, overrides: Sequence[str] = (), num_seeds: int | None 
         raise ValueError(f"The study {str(path)!r} has no runs: give it experiments with axes and seeds.")
     axes = {name: experiment.axes for name, experiment in experiments.items()}
     return Study(
-        content.get("title", path.stem),
+        str(content.get("title", path.stem)),
         experiments,
         [run for _, run in sorted(runs, key=lambda numbered: numbered[0])],
         read_comparisons(content, axes),
-        content.get("keep_checkpoints", True),
+        keep_checkpoints,
     )
 
 
@@ -181,7 +186,7 @@ def _experiment(place: str, described: Any) -> Experiment:
     search = described.get("search", [])
     if not isinstance(search, list) or not set(map(str, search)) <= named.keys() - {ATTENTION}:
         raise ValueError(f"{place} searches {search!r}: give a list of its axes other than {ATTENTION}.")
-    return Experiment(described.get("title", place), metric, named, [str(axis) for axis in search])
+    return Experiment(str(described.get("title", place)), metric, named, [str(axis) for axis in search])
 
 
 def _exceptions(place: str, described: dict[str, Any], swaps: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -195,13 +200,18 @@ def _exceptions(place: str, described: dict[str, Any], swaps: dict[str, dict[str
             if axis not in swaps or not set(allowed) <= set(swaps[axis]):
                 raise ValueError(f"{place} has an exception of {axis}={values}, which it does not have.")
             matched[axis] = allowed
+        seeds = exception.get("seeds", 1)
+        if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
+            raise ValueError(
+                f"{place} has an exception with seeds: {seeds!r}: give the number of first seeds that are run."
+            )
         found.append({**exception, "of": matched})
     return found
 
 
 def _seeds(place: str, described: Any, of_study: Any) -> list[int]:
     seeds = described.get("seeds", of_study) if isinstance(described, dict) else of_study
-    if isinstance(seeds, int):
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
         seeds = list(range(1, seeds + 1))
     if not isinstance(seeds, list) or not all(isinstance(seed, int) for seed in seeds) or len(set(seeds)) < len(seeds):
         raise ValueError(f"{place} has the seeds {seeds!r}: give a number of seeds, or a list of different numbers.")
@@ -214,7 +224,9 @@ def _contents(place: str, settings: Any, folder: Path) -> list[dict[str, Any]]:
         return []
     if not isinstance(settings, dict):
         raise ValueError(f"{place} has the settings {settings!r}: give a mapping as in a config file.")
-    contents = [_mapping(folder / name, None, f"The file {name!r} of {place}") for name in settings.get("config", [])]
+    files = settings.get("config") or []
+    files = [files] if isinstance(files, str) else files
+    contents = [_mapping(folder / name, None, f"The file {name!r} of {place}") for name in files]
     rest = {key: value for key, value in settings.items() if key != "config"}
     contents += [rest] if rest else []
     return [_without_fixed(content) for content in contents]
@@ -241,7 +253,12 @@ def _overrides(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         place = found
         for key in keys[:-1]:
             place = place.setdefault(key, {})
-        place[keys[-1]] = yaml.safe_load(value)
+            if not isinstance(place, dict):
+                raise ValueError(f"set {text!r} was given, and {key!r} has a value by another: give one of them.")
+        try:
+            place[keys[-1]] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"set {text!r} was given, whose value is not YAML: mend it.") from error
     return found
 
 

@@ -182,16 +182,17 @@ def _trends(findings: Findings) -> Table:
         if found is None:
             rows.append((name, "no results yet", "", "", ""))
             continue
-        interval = found.interval
+        places, slope = found
+        name, interval = f"{name} {', '.join(places)}", slope.interval
         shown = _quantity(interval, metric.show_difference, metric.digits + 1, signed=True)
-        rows.append((name, shown, metric.unit, PValue(found.p), interval.count))
+        rows.append((name, shown, metric.unit, PValue(slope.p), interval.count))
     return Table(
         "trends",
         "Trends",
         ("difference", "slope", "unit", "p", "seeds"),
         tuple(rows),
-        "Mean over seeds of the slope, per unit of the axis, of a line through each seed's differences, with a two-"
-        "sided t test.",
+        "Mean over seeds of the slope, per unit of the axis, of a line through the differences of each seed that "
+        "has them at all values named, with a two-sided t test.",
     )
 
 

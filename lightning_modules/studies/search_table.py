@@ -1,5 +1,6 @@
 """The trials of a tuning search by their validation loss, and which is the best of each kind of attention."""
 
+import math
 from itertools import groupby
 
 from lightning_modules.studies.findings import Cell, Findings
@@ -24,18 +25,23 @@ def search_table(findings: Findings, experiment: str) -> Table:
     rows: list[tuple[Value, ...]] = []
     for _, group in groupby(trials, key=lambda trial: _place(trial[0], fixed)):
         tried = list(group)
-        lowest = min(interval.mean for _, interval in tried)
+        most = max(interval.count for _, interval in tried)
+        known = [each.mean for _, each in tried if each.count == most and math.isfinite(each.mean)]
+        lowest = min(known, default=None)
         for cell, interval in tried:
             shown = Quantity(interval.mean, interval.low, interval.high, 4)
             values = [cell[axis] for axis in (*fixed, ATTENTION, *described.search)]
-            rows.append((*values, interval.count, shown, "lowest" if interval.mean == lowest else ""))
+            rows.append(
+                (*values, interval.count, shown, "lowest" if interval.count == most and interval.mean == lowest else "")
+            )
     axes = [axis.replace("_", " ") for axis in (*fixed, ATTENTION, *described.search)]
     return Table(
         f"{experiment}_search",
         "Search",
         (*axes, "seeds", "validation loss (nats)", ""),
         tuple(rows),
-        "Mean over seeds of the lowest validation loss of a run; the test split plays no part.",
+        "Mean over seeds of the lowest validation loss of a run; the test split plays no part. Trials "
+        "with fewer seeds than others beside them are not ranked.",
     )
 
 

@@ -50,7 +50,7 @@ class Training:
         """Train a run into its folder.
 
         A run that fails leaves its unfinished folder with error.txt. Where two processes train the same run, the folder
-        of the first one that ends is kept.
+        of the first one that ends is kept; a folder that has lost its result is moved aside.
         """
         final = self.folder / run.folder
         working = final.with_name(f"{final.name}{UNFINISHED}{uuid.uuid4().hex[:8]}")
@@ -63,6 +63,8 @@ class Training:
                 (working / _ERROR).write_text(traceback.format_exc())
                 return _sentence(error)
         write_json(working / RESULT, result)
+        if final.exists() and not (final / RESULT).exists():
+            final.rename(final.with_name(f"{final.name}.without-result-{uuid.uuid4().hex[:8]}"))
         with contextlib.suppress(OSError):
             os.rename(working, final)
         if working.exists():

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from filelock import FileLock
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from lightning_modules.cli import main
 from lightning_modules.studies.findings import read_findings
@@ -143,16 +144,17 @@ def test_a_finished_study_is_not_run_again(finished, capsys):
     assert f"{NUM_RUNS} runs, {NUM_RUNS} finished, 0 to do" in capsys.readouterr().out
 
 
-def test_a_study_that_is_stopped_keeps_all_but_the_run_in_flight(tmp_path, capsys):
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SIGTERMException])
+def test_a_study_that_is_stopped_keeps_all_but_the_run_in_flight(stop, tmp_path, capsys):
     file, done = write(tmp_path / "study.yaml", kinds=["softmax", "fields_only", "boltzmann"], seeds=1), []
 
     def stopped_in_the_second(arguments):
         if done:
-            raise KeyboardInterrupt
+            raise stop
         done.append(arguments)
         main(arguments)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(stop):
         study_command([file, "--output", str(tmp_path / "out"), "--workers=1"], stopped_in_the_second)
     (first,) = runs(tmp_path / "out")
     before = contents(first)

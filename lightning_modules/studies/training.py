@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from lightning_modules.studies import observations, run_record
 from lightning_modules.studies.plan import PlannedRun
@@ -59,6 +60,8 @@ class Training:
             try:
                 with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
                     result = self._train(run, working)
+            except SIGTERMException:
+                raise  # the study is to end, not only this run
             except (Exception, SystemExit) as error:
                 (working / _ERROR).write_text(traceback.format_exc())
                 return _sentence(error)

@@ -29,7 +29,8 @@ tbody tr:nth-child(even) { background: #f8f9fa; }
 .panels svg { max-width: 100%; height: auto; flex: none; overflow: visible; }
 .panels image { image-rendering: pixelated; }
 .note { color: #555; font-size: 0.88rem; margin: 0.3rem 0 0.8rem; max-width: 75ch; }
-.warning { background: #fff4e0; border-left: 4px solid #e69f00; padding: 0.5rem 0.8rem; max-width: 90ch; }
+.warning { background: #fff4e0; border-left: 4px solid #e69f00; padding: 0.5rem 0.8rem; max-width: 90ch;
+  overflow-wrap: anywhere; }
 """
 
 

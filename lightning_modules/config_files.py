@@ -47,6 +47,14 @@ def checkpoint_path(arguments: Sequence[str]) -> str | None:
     return path
 
 
+def needed_checkpoint(arguments: Sequence[str]) -> str:
+    """Return the checkpoint that the arguments name, and raise ValueError where they name none."""
+    path = checkpoint_path(arguments)
+    if path is None:
+        raise ValueError("No checkpoint was given: set --ckpt_path to a .ckpt file that fit wrote.")
+    return path
+
+
 def null_settings_as_config(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with each `--model...=null` as a config in its place.
 

@@ -13,7 +13,7 @@ from datamodules.text import encode
 from hybrid_attention.generation import check_sampling, generate_tokens
 from lightning_modules.character_language_model import CharLanguageModel
 from lightning_modules.checkpoint_files import class_config, read_checkpoint
-from lightning_modules.config_files import check_config_files, checkpoint_path, null_settings_as_config
+from lightning_modules.config_files import check_config_files, needed_checkpoint, null_settings_as_config
 from lightning_modules.layer_factories import imported
 
 _DESCRIPTION = """Continue a text, character by character, with the model of a checkpoint. Its layer and device are
@@ -38,9 +38,7 @@ def generate_command(arguments: Sequence[str]) -> None:
     parser.add_subclass_arguments(CharLanguageModel, "model", help="Settings in place of the checkpoint's.")
     if {"-h", "--help"} & set(given):
         parser.parse_args(given)
-    path = checkpoint_path(given)
-    if path is None:
-        raise ValueError("No checkpoint was given: set --ckpt_path to a .ckpt file that fit wrote.")
+    path = needed_checkpoint(given)
     config = class_config(read_checkpoint(path)["hyper_parameters"])
     kind = imported(config["class_path"])
     if not (isinstance(kind, type) and issubclass(kind, CharLanguageModel)):

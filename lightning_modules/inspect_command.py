@@ -16,7 +16,7 @@ from lightning_modules.attention_figures import attention_figures
 from lightning_modules.bracket_matcher import BracketMatcher
 from lightning_modules.character_language_model import CharLanguageModel
 from lightning_modules.checkpoint_files import class_config, read_checkpoint
-from lightning_modules.config_files import check_config_files, checkpoint_path, null_settings_as_config
+from lightning_modules.config_files import check_config_files, needed_checkpoint, null_settings_as_config
 from lightning_modules.inspection import BlockInspection, arrays, inspect_sequence
 from lightning_modules.layer_factories import imported
 from lightning_modules.plotting import check_matplotlib
@@ -57,9 +57,7 @@ def inspect_command(arguments: Sequence[str]) -> None:
     if {"-h", "--help"} & set(given):
         parser.add_subclass_arguments(SequenceModule, "model", help="Settings in place of the checkpoint's.")
         parser.parse_args(given)
-    path = checkpoint_path(given)
-    if path is None:
-        raise ValueError("No checkpoint was given: set --ckpt_path to a .ckpt file that fit wrote.")
+    path = needed_checkpoint(given)
     config = class_config(read_checkpoint(path)["hyper_parameters"])
     kind = imported(config["class_path"])
     if not (isinstance(kind, type) and issubclass(kind, SequenceModule)):

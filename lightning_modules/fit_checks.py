@@ -22,11 +22,12 @@ def check_length(trainer: pl.Trainer) -> None:
 def check_validation(trainer: pl.Trainer) -> None:
     """Say so where training ends before its first validation, so that no checkpoint is chosen by it."""
     interval, steps = trainer.val_check_interval, trainer.max_steps
-    counts_steps = trainer.check_val_every_n_epoch is None and isinstance(interval, int)
-    if counts_steps and trainer.limit_val_batches and 0 < steps < interval * trainer.accumulate_grad_batches:
+    counts_batches = trainer.check_val_every_n_epoch is None and isinstance(interval, int)
+    batches = steps * trainer.accumulate_grad_batches  # which is what the interval counts
+    if counts_batches and trainer.limit_val_batches and 0 < batches < interval:
         rank_zero_info(
-            f"There will be no validation in {steps} steps, as trainer.val_check_interval is {interval}: set it to "
-            f"{steps} or less for one."
+            f"There will be no validation in {batches} batches, as trainer.val_check_interval is {interval}: set it to "
+            f"{batches} or less for one."
         )
 
 

@@ -129,10 +129,13 @@ def test_a_finished_training_has_nothing_left_to_train(capsys):
 def test_training_that_ends_before_its_first_validation_says_so(caplog):
     with caplog.at_level("INFO"):
         fit("--test_after_fit=false")
+        fit("--test_after_fit=false", "--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=8")
+        assert the_best(1)
         assert "no validation" not in caplog.text
         fit("--test_after_fit=false", "--trainer.val_check_interval=5")
     assert (
-        "There will be no validation in 4 steps, as trainer.val_check_interval is 5: set it to 4 or less" in caplog.text
+        "There will be no validation in 4 batches, as trainer.val_check_interval is 5: set it to 4 or less"
+        in caplog.text
     )
 
 

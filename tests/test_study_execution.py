@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +61,61 @@ def test_a_task_that_kills_its_process_takes_no_other_along(tmp_path, deadly):
     else:
         assert found[2] is None
     assert str(os.getpid()) not in {path.read_text() for path in tmp_path.glob("*.done")}
+
+
+LONG_WORK = """
+import os, sys, time
+from dataclasses import dataclass
+from pathlib import Path
+from lightning_modules.studies.execution import execute
+
+@dataclass(frozen=True)
+class Sleep:
+    folder: Path
+
+    def __call__(self, task):
+        (self.folder / str(os.getpid())).touch()
+        time.sleep(600)
+
+    def started(self, task):
+        return True
+
+if __name__ == "__main__":
+    list(execute(Sleep(Path(sys.argv[1])), [1, 2], workers=2))
+"""
+
+
+def running(pid):
+    """Return whether a process is there, and not only waits for its parent to see that it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the states of processes from Linux's /proc")
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    """Killed, it cannot stop them, and they would go on to write into the folder of the next start."""
+    (tmp_path / "long_work.py").write_text(LONG_WORK)
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "long_work.py"), str(notes)], env=environment)
+    try:
+        limit = time.monotonic() + 120
+        while len(list(notes.iterdir())) < 2 and time.monotonic() < limit:
+            time.sleep(0.1)
+        workers = [int(path.name) for path in notes.iterdir()]
+        assert len(workers) == 2
+        assert all(map(running, workers))
+    finally:
+        parent.kill()
+        parent.wait()
+    limit = time.monotonic() + 60
+    while any(map(running, workers)) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not any(map(running, workers))
 
 
 @pytest.mark.plugins

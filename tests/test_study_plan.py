@@ -167,6 +167,9 @@ def test_a_mistake_in_the_file_is_named(study, change, message):
         (["words.trainer.max_steps"], "give EXPERIMENT.key=value"),
         (["words.trainer=1", "words.trainer.max_steps=3"], "'trainer' has a value by another: give one of them"),
         (["words.trainer.max_steps=[1"], "whose value is not YAML: mend it"),
+        (["words.trainer.logger=false"], "'words.trainer.logger=false' was given, which every run .* has its own of"),
+        (["words.trainer.logger.init_args.name=x"], "which every run of a study has its own of: leave it out"),
+        (["words.seed_everything=3"], "which every run of a study has its own of: leave it out"),
     ],
 )
 def test_settings_on_the_command_line_name_an_experiment_and_a_key(study, overrides, message):
@@ -227,6 +230,16 @@ def test_a_file_that_is_no_study_is_named(tmp_path):
     (tmp_path / "empty.yaml").write_text("")
     with pytest.raises(ValueError, match=r"empty\.yaml' holds no settings"):
         read_study(tmp_path / "empty.yaml")
+
+
+@pytest.mark.parametrize(("written", "number"), [("8_3", "83"), ("010", "8"), ("1.50", "1.5"), ("0x10", "16")])
+def test_a_name_that_yaml_would_change_is_refused_and_taken_in_quotes(tmp_path, written, number):
+    study = "seeds: 1\nexperiments: {words: {metric: accuracy, axes: {attention: {a: null}, depth: {%s: null}}}}"
+    (tmp_path / "study.yaml").write_text(study % written)
+    with pytest.raises(ValueError, match=f"the name {written} is the number {number}, put it into quotes"):
+        read_study(tmp_path / "study.yaml")
+    (tmp_path / "study.yaml").write_text(study % f"'{written}'")
+    assert read_study(tmp_path / "study.yaml").experiments["words"].axes["depth"] == [written]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,19 @@
 """Independent tasks on this machine's processes or on a Dask cluster, where a process that dies takes nothing along."""
 
 import contextlib
+import functools
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import joblib
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 Task = TypeVar("Task", contravariant=True)
+_Numbered: TypeAlias = Callable[[int, Any], tuple[int, str | None]]
 
 
 class Work(Protocol[Task]):
@@ -29,7 +34,7 @@ def execute(
     """Yield (number of the task, what went wrong or None) as tasks end.
 
     When a process dies, the tasks that were started are done again one at a time, so that only the one that kills its
-    process fails, and the others go on.
+    process fails, and the others go on. When this process dies, those that it started end too.
 
     Args:
         work: what is done with a task; it is pickled, and so are the tasks.
@@ -47,38 +52,53 @@ def execute(
             yield number, work(task)
         return
     waiting = dict(enumerate(tasks))
+    do: _Numbered = functools.partial(_numbered, work, os.getpid() if scheduler is None else None)
     with _backend(workers, scheduler) as dead:
         while waiting:
             try:
-                for number, wrong in _all(work, waiting):
+                for number, wrong in _all(do, waiting):
                     del waiting[number]
                     yield number, wrong
             except dead:
-                yield from _one_by_one(work, waiting, dead)
+                yield from _one_by_one(do, work.started, waiting, dead)
 
 
-def _one_by_one(work: Work[Task], waiting: dict[int, Task], dead: Any) -> Iterator[tuple[int, str | None]]:
+def _one_by_one(
+    do: _Numbered, started: Callable[[Task], bool], waiting: dict[int, Task], dead: Any
+) -> Iterator[tuple[int, str | None]]:
     """Do the started tasks, or else the first, one at a time, and take them off the waiting ones."""
-    suspects = [number for number, task in waiting.items() if work.started(task)] or [next(iter(waiting))]
+    suspects = [number for number, task in waiting.items() if started(task)] or [next(iter(waiting))]
     for number in suspects:
         task = waiting.pop(number)
         try:
-            ((_, wrong),) = _all(work, {number: task})
+            ((_, wrong),) = _all(do, {number: task})
         except dead as error:
             wrong = f"Its process died ({type(error).__name__}): it may have run out of memory."
         yield number, wrong
 
 
-def _all(work: Work[Task], tasks: dict[int, Task]) -> Iterator[tuple[int, str | None]]:
+def _all(do: _Numbered, tasks: dict[int, Task]) -> Iterator[tuple[int, str | None]]:
     parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-    found: Iterator[tuple[int, str | None]] = parallel(
-        joblib.delayed(_numbered)(work, number, task) for number, task in list(tasks.items())
-    )
+    found: Iterator[tuple[int, str | None]] = parallel(joblib.delayed(do)(*item) for item in list(tasks.items()))
     return found
 
 
-def _numbered(work: Callable[[Any], str | None], number: int, task: Any) -> tuple[int, str | None]:
+def _numbered(work: Callable[[Any], str | None], parent: int | None, number: int, task: Any) -> tuple[int, str | None]:
+    if parent is not None:
+        _end_with(parent)
     return number, work(task)
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """Let this process end when its parent does, which may have no time to stop it."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager

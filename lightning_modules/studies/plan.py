@@ -23,6 +23,22 @@ _EXCEPTION_KEYS = {"of", "settings", "seeds", "skip"}
 _FIXED = ("logger", "default_root_dir", "enable_progress_bar", "enable_model_summary")
 
 
+class _NamesAsWritten(yaml.SafeLoader):
+    """YAML whose keys mean what they say: 8_3, which is the number 83, would name another value than its folder."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping, or refuse a number that is written in another way than Python does."""
+        mapping = super().construct_mapping(node, deep)
+        for key, _ in node.value:
+            value = self.construct_object(key)
+            if isinstance(value, int | float) and not isinstance(value, bool) and str(value) != key.value:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"the name {key.value} is the number {value}, put it into quotes",
+                    problem_mark=key.start_mark,
+                )
+        return mapping
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """One training run of a study.
@@ -250,6 +266,8 @@ def _overrides(given: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise ValueError(
                 f"set {text!r} was given: give EXPERIMENT.key=value, with a key such as trainer.max_steps."
             )
+        if keys[1] == "seed_everything" or (keys[1] == "trainer" and keys[2:3] and keys[2] in _FIXED):
+            raise ValueError(f"set {text!r} was given, which every run of a study has its own of: leave it out.")
         place = found
         for key in keys[:-1]:
             place = place.setdefault(key, {})
@@ -272,11 +290,11 @@ def _with_seed(value: Any, seed: int) -> Any:
 
 def _mapping(path: Path, keys: set[str] | None, what: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _NamesAsWritten)
     except OSError as error:
         raise ValueError(f"{what} cannot be read ({error.strerror}): give the path of a YAML file.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{what} is not YAML ({' '.join(str(error).split())}): mend it.") from error
+        raise ValueError(f"{what} is not YAML that can be read ({' '.join(str(error).split())}): mend it.") from error
     if not isinstance(content, dict):
         raise ValueError(f"{what} holds no settings: give a mapping.")
     if keys is not None:

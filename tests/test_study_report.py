@@ -5,6 +5,7 @@ import json
 import math
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -221,6 +222,9 @@ def test_the_page_holds_everything_and_loads_nothing(reported):
     # of each experiment: differences, 2 curves, 2 x (by distance + heat map), and 2 examples of 2 kinds at 2 lengths
     assert page.count("<svg") == 2 * (1 + 2 + 2 * 2 + 2 * 2 * 2)
     assert "0123456789ab" in page
+    pictures = [path.read_text() for path in (reported / "report/pictures").glob("*.svg")]
+    assert sorted(pictures) == sorted(re.findall(r"<svg.*?</svg>\n", page, re.DOTALL))
+    assert all(ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg" for picture in pictures)
     markdown = (reported / "report/tables.md").read_text()
     assert markdown.count("\n| --- |") == 3 + 2 * 2 + 1
 

@@ -1,6 +1,7 @@
 """The subcommand `hybrid-attention report`: a page, and tables as CSV and Markdown, of the runs of a study."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
@@ -14,8 +15,8 @@ from lightning_modules.studies.result_tables import experiment_tables, runs_tabl
 from lightning_modules.studies.search_table import search_table
 
 PAGE = "report.html"
-_DESCRIPTION = """Show what a study has found so far: an HTML page that needs no network, and its tables as CSV and
-Markdown. The files of an earlier report of the same study are replaced."""
+_DESCRIPTION = """Show what a study has found so far: an HTML page that needs no network, its pictures as SVG, and its
+tables as CSV and Markdown. The files of an earlier report of the same study are replaced."""
 _FEW = 5
 
 
@@ -34,7 +35,7 @@ def report_command(arguments: Sequence[str]) -> None:
 
 
 def write_report(study: Path, output: Path) -> None:
-    """Write report.html, tables.md, NAME.csv for each table, and runs.csv with a row for each run.
+    """Write report.html, tables.md, NAME.csv for each table, runs.csv with a row for each run, and pictures/NAME.svg.
 
     Args:
         study: folder of the study.
@@ -57,6 +58,7 @@ def write_report(study: Path, output: Path) -> None:
     tables = [table for section in sections for table in section.tables]
     for table in [*tables, runs_table(findings)]:
         (output / f"{table.name}.csv").write_text(table.csv())
+    _write_pictures(sections, output / "pictures")
     markdown = "\n".join(
         f"## {section.title}\n\n" + "\n".join(t.markdown() for t in section.tables) for section in sections
     )
@@ -64,7 +66,18 @@ def write_report(study: Path, output: Path) -> None:
     summary, warnings = _summary(findings), _warnings(findings)
     (output / PAGE).write_text(page(findings.title, summary, warnings, sections), encoding="utf-8")
     print("\n".join([summary, *warnings]))
-    print(f"Report: {output / PAGE}, with its tables in tables.md and as CSV files, and all runs in runs.csv")
+    print(
+        f"Report: {output / PAGE}, with its tables in tables.md and as CSV files, all runs in runs.csv, pictures"
+    )
+
+
+def _write_pictures(sections: Sequence[Section], folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for section in sections:
+        for gallery in section.galleries:
+            name = "_".join([section.name, *gallery.title.lower().split()])
+            for number, picture in enumerate(chain.from_iterable(gallery.rows), 1):
+                (folder / f"{name}_{number:02}.svg").write_text(picture, encoding="utf-8")
 
 
 def _summary(findings: Findings) -> str:

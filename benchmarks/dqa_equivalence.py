@@ -24,11 +24,9 @@ Every run is a row of runs.csv in the folder as soon as it has ended, and is not
 """
 
 import argparse
-import logging
 import math
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +34,7 @@ from typing import NamedTuple
 import pytorch_lightning as pl
 import torch
 from kept_rows import append, read
+from quiet_training import be_quiet, trainer_of
 from schedule_keys import schedule_key
 
 from datamodules import BracketDataModule, TinyShakespeareDataModule
@@ -150,18 +149,6 @@ def test(
 ) -> Result:
     (found,) = trainer_of(1).test(model, data, verbose=False)
     return Result(*setting, seed, trained_on, tested_on, found["test_accuracy"], found["test_loss"])
-
-
-def trainer_of(steps: int) -> pl.Trainer:
-    return pl.Trainer(
-        max_steps=steps,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-    )
 
 
 def run_all(settings: Iterable[Setting], seeds: Iterable[int], path: Path) -> None:
@@ -281,9 +268,7 @@ def main(arguments: list[str] | None = None) -> None:
     if len(options.seeds) < 2:
         parser.error("one seed was given: give two or more, of which differences are tested.")
     torch.set_num_threads(options.threads)
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    for noise in (".*does not have many workers.*", ".*LeafSpec.*"):
-        warnings.filterwarnings("ignore", noise)
+    be_quiet()
     key = schedule_key(DQALayer(T).schedule)
     settings = [
         Setting(

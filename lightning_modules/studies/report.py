@@ -66,9 +66,7 @@ def write_report(study: Path, output: Path) -> None:
     summary, warnings = _summary(findings), _warnings(findings)
     (output / PAGE).write_text(page(findings.title, summary, warnings, sections), encoding="utf-8")
     print("\n".join([summary, *warnings]))
-    print(
-        f"Report: {output / PAGE}, with its tables in tables.md and as CSV files, all runs in runs.csv, pictures"
-    )
+    print(f"Report: {output / PAGE}, with its tables in tables.md and as CSV files, all runs in runs.csv, pictures")
 
 
 def _write_pictures(sections: Sequence[Section], folder: Path) -> None:

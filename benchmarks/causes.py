@@ -27,7 +27,7 @@ from typing import NamedTuple
 import pytorch_lightning as pl
 import torch
 from kept_rows import append, read
-from quiet_training import be_quiet, trainer_of
+from quiet_training import quiet, trainer_of
 from torch import Tensor, nn
 
 from datamodules import TinyShakespeareDataModule
@@ -164,8 +164,8 @@ def main(arguments: list[str] | None = None) -> None:
     if len(options.seeds) < 2:
         parser.error("one seed was given: give two or more, of which differences are tested.")
     torch.set_num_threads(options.threads)
-    be_quiet()
-    lines = table(run_all(options.text, options.steps, options.seeds, options.folder / "runs.csv"))
+    with quiet():
+        lines = table(run_all(options.text, options.steps, options.seeds, options.folder / "runs.csv"))
     print("\n".join(lines))
     (options.folder / "table.md").write_text("\n".join(lines) + "\n")
 

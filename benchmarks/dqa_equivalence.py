@@ -34,7 +34,7 @@ from typing import NamedTuple
 import pytorch_lightning as pl
 import torch
 from kept_rows import append, read
-from quiet_training import be_quiet, trainer_of
+from quiet_training import quiet, trainer_of
 from schedule_keys import schedule_key
 
 from datamodules import BracketDataModule, TinyShakespeareDataModule
@@ -268,7 +268,6 @@ def main(arguments: list[str] | None = None) -> None:
     if len(options.seeds) < 2:
         parser.error("one seed was given: give two or more, of which differences are tested.")
     torch.set_num_threads(options.threads)
-    be_quiet()
     key = schedule_key(DQALayer(T).schedule)
     settings = [
         Setting(
@@ -281,7 +280,8 @@ def main(arguments: list[str] | None = None) -> None:
         for name in dict.fromkeys(options.tasks)
     ]
     path = options.folder / "runs.csv"
-    run_all(settings, options.seeds, path)
+    with quiet():
+        run_all(settings, options.seeds, path)
     comparisons = compare(read(path, Result), settings, options.seeds)
     lines = table(comparisons)
     print("\n".join(lines))

@@ -1,7 +1,9 @@
 """A Lightning trainer for benchmarks that measure trained models: it keeps, validates and prints nothing."""
 
+import contextlib
 import logging
 import warnings
+from collections.abc import Iterator
 
 import pytorch_lightning as pl
 
@@ -19,8 +21,16 @@ def trainer_of(steps: int) -> pl.Trainer:
     )
 
 
-def be_quiet() -> None:
-    """Leave out what Lightning prints for every trainer."""
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    for noise in (".*does not have many workers.*", ".*LeafSpec.*"):
-        warnings.filterwarnings("ignore", noise)
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what Lightning prints for every trainer, as long as this lasts."""
+    logger = logging.getLogger("pytorch_lightning")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for noise in (".*does not have many workers.*", ".*LeafSpec.*"):
+                warnings.filterwarnings("ignore", noise)
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,5 +1,7 @@
 """The search for causes changes one thing at a time, and pairs its runs by seed."""
 
+import logging
+
 import pytest
 import torch
 from benchmark_scripts import load
@@ -67,7 +69,10 @@ def test_attention_that_is_not_normalized_sums_values_times_marginals(causes):
 @pytest.mark.usefixtures("one_thread")
 def test_each_variant_is_run_once_and_shown_beside_softmax(causes, text, tmp_path, monkeypatch, capsys):
     arguments = ["--text", text, "--seeds", "1", "2", "--steps", "2", "--folder", str(tmp_path / "out")]
+    logger = logging.getLogger("pytorch_lightning")
+    before = logger.level
     causes.main(arguments)
+    assert logger.level == before
     table = capsys.readouterr().out.splitlines()[-len(causes.VARIANTS) :]
     assert [line.split(" | ")[0].removeprefix("| ") for line in table] == list(causes.VARIANTS)
     results = causes.read(tmp_path / "out" / "runs.csv", causes.Result)

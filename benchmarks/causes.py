@@ -4,7 +4,8 @@
         [--folder runs/causes] [--threads 1]
 
 The model, data and learning rates are those of configs/studies/paper.yaml at T = 12: softmax 0.048, all others 0.024. A
-seed gives all of them the same initial weights and order of the data; the last weights are tested. What is changed:
+seed gives all of them the same initial weights and order of the data. The last weights are tested, where studies test
+those of the lowest validation loss, so perplexities are not to be compared with theirs. What is changed:
 
 boltzmann            nothing
 fields x 0.5, x 2    h is multiplied, which scales it at the start; queries and keys learn their own scale from there
@@ -146,8 +147,8 @@ def table(results: Iterable[Result]) -> list[str]:
         cells = [" to ".join(f"{math.exp(x / 100):.3f}" for x in (level.low, level.high))]
         for other in ("softmax", "boltzmann"):
             found = paired_difference(of, losses[other])
-            ends = found.interval
-            shown = f"{ends.mean:+.2f} [{ends.low:+.2f}, {ends.high:+.2f}], p = {found.p:.2g}"
+            mean, low, high = (100 * math.expm1(x / 100) for x in vars(found.interval).values() if isinstance(x, float))
+            shown = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}], p = {found.p:.2g}"
             cells.append("" if name == other else shown)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
@@ -161,8 +162,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/causes"))
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
-    if len(options.seeds) < 2:
-        parser.error("one seed was given: give two or more, of which differences are tested.")
+    if len(options.seeds) < 2 or len(set(options.seeds)) < len(options.seeds):
+        parser.error(f"the seeds {options.seeds} were given: give two or more different ones, whose runs are compared.")
+    if options.steps < 1 or options.threads < 1:
+        parser.error(f"steps={options.steps} and threads={options.threads} were given: give 1 or more.")
     torch.set_num_threads(options.threads)
     with quiet():
         lines = table(run_all(options.text, options.steps, options.seeds, options.folder / "runs.csv"))

@@ -265,8 +265,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
-    if len(options.seeds) < 2:
-        parser.error("one seed was given: give two or more, of which differences are tested.")
+    if len(options.seeds) < 2 or len(set(options.seeds)) < len(options.seeds):
+        parser.error(f"the seeds {options.seeds} were given: give two or more different ones, whose runs are compared.")
     torch.set_num_threads(options.threads)
     key = schedule_key(DQALayer(T).schedule)
     settings = [

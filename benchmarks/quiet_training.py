@@ -1,4 +1,4 @@
-"""A Lightning trainer for benchmarks that measure trained models: it keeps, validates and prints nothing."""
+"""A Lightning trainer for benchmarks that measure trained models: it keeps nothing, validates nothing, and is quiet."""
 
 import contextlib
 import logging

@@ -1,6 +1,7 @@
 """The search for causes changes one thing at a time, and pairs its runs by seed."""
 
 import logging
+import math
 
 import pytest
 import torch
@@ -42,6 +43,22 @@ def test_a_seed_gives_all_variants_the_same_weights_and_batches(causes, text, mo
     assert len(set(found.values())) == len(found)
 
 
+def test_what_is_changed_is_what_the_table_says(causes, text):
+    def built(name):
+        torch.manual_seed(0)
+        variant = causes.VARIANTS[name]
+        model = causes.CharLanguageModel("ab", context_length=12, embed_dim=8, **variant.settings)
+        variant.change(model)
+        return model
+
+    shipped, fast, random = map(built, ("boltzmann", "J as fast as h", "J starts at random"))
+    assert shipped.hparams["coupling_learning_rate_factor"] == 0.3
+    assert fast.hparams["coupling_learning_rate_factor"] == 1
+    (layer,), (other,) = shipped.ising_layers(), random.ising_layers()
+    assert not layer.couplings.any()
+    assert other.couplings.std().item() == pytest.approx(0.3, rel=0.25)  # 66 couplings: 3 standard errors
+
+
 def test_the_layer_that_scales_gives_marginals_of_scaled_fields(causes):
     """p_j = sigmoid(2 c h_j) without couplings, and the derivative by h has the factor c."""
     layer = causes.ScaledFields(3, scale=0.5).double()
@@ -78,11 +95,11 @@ def test_each_variant_is_run_once_and_shown_beside_softmax(causes, text, tmp_pat
     results = causes.read(tmp_path / "out" / "runs.csv", causes.Result)
     assert [(r.seed, r.variant) for r in results] == [(seed, name) for seed in (1, 2) for name in causes.VARIANTS]
     losses = {(r.seed, r.variant): r.loss for r in results}
-    mean = sum(100 * (losses[seed, "boltzmann"] - losses[seed, "softmax"]) for seed in (1, 2)) / 2
+    mean = 100 * math.expm1(sum(losses[seed, "boltzmann"] - losses[seed, "softmax"] for seed in (1, 2)) / 2)
     assert f"| {mean:+.2f} [" in table[1]
     monkeypatch.setattr(causes, "train", lambda *_: pytest.fail("a run was repeated"))
     causes.main(arguments)
     assert capsys.readouterr().out.splitlines()[-len(causes.VARIANTS) :] == table
     with pytest.raises(SystemExit):
-        causes.main([*arguments, "--seeds", "1"])
-    assert "give two or more" in capsys.readouterr().err
+        causes.main([*arguments, "--seeds", "1", "1"])
+    assert "give two or more different ones" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_the_study_runs_each_method_once_and_ends_in_a_table(study, tmp_path, mo
         study.main([*arguments, "--steps", "3"])
     with pytest.raises(SystemExit):
         study.main([*arguments, "--seeds", "1"])
-    assert "give two or more" in capsys.readouterr().err
+    assert "give two or more different ones" in capsys.readouterr().err
 
 
 def test_differences_are_taken_seed_by_seed_in_the_units_of_the_margins(study):

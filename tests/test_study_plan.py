@@ -165,11 +165,15 @@ def test_a_mistake_in_the_file_is_named(study, change, message):
         (["text.trainer.max_steps=1"], "There is no experiment 'text': the study has words"),
         (["words=1"], "give EXPERIMENT.key=value"),
         (["words.trainer.max_steps"], "give EXPERIMENT.key=value"),
-        (["words.trainer=1", "words.trainer.max_steps=3"], "'trainer' has a value by another: give one of them"),
+        (["words.model=1", "words.model.x=3"], "'model' has a value by another: give one of them"),
         (["words.trainer.max_steps=[1"], "whose value is not YAML: mend it"),
-        (["words.trainer.logger=false"], "'words.trainer.logger=false' was given, which every run .* has its own of"),
-        (["words.trainer.logger.init_args.name=x"], "which every run of a study has its own of: leave it out"),
-        (["words.seed_everything=3"], "which every run of a study has its own of: leave it out"),
+        (["words.trainer.logger=false"], r"set words\.trainer\.logger was given, which the study sets"),
+        (["words.trainer.logger.init_args.name=x"], "which the study sets for each run: set others"),
+        (["words.trainer={enable_progress_bar: true}"], r"set words\.trainer\.enable_progress_bar was given"),
+        (["words.trainer.default_root_dir=x"], r"set words\.trainer\.default_root_dir was given"),
+        (["words.trainer=null"], r"trainer=None was given: give one of its settings"),
+        (["words.config=x.yaml"], "put seeds and config files into the study"),
+        (["words.seed_everything=3"], "which the study sets for each run: set others"),
     ],
 )
 def test_settings_on_the_command_line_name_an_experiment_and_a_key(study, overrides, message):
@@ -236,10 +240,30 @@ def test_a_file_that_is_no_study_is_named(tmp_path):
 def test_a_name_that_yaml_would_change_is_refused_and_taken_in_quotes(tmp_path, written, number):
     study = "seeds: 1\nexperiments: {words: {metric: accuracy, axes: {attention: {a: null}, depth: {%s: null}}}}"
     (tmp_path / "study.yaml").write_text(study % written)
-    with pytest.raises(ValueError, match=f"the name {written} is the number {number}, put it into quotes"):
+    with pytest.raises(
+        ValueError, match=f"the name {written} is the number {number}, write it so or put it into quotes"
+    ):
         read_study(tmp_path / "study.yaml")
     (tmp_path / "study.yaml").write_text(study % f"'{written}'")
     assert read_study(tmp_path / "study.yaml").experiments["words"].axes["depth"] == [written]
+
+
+@pytest.mark.parametrize("names", ["{6: null, '6': null}", "{6: null, 6: null}", "{a: null, a: null}"])
+def test_a_name_that_stands_twice_is_refused(tmp_path, names):
+    study = f"seeds: 1\nexperiments: {{words: {{metric: accuracy, axes: {{attention: {{a: null}}, depth: {names}}}}}}}"
+    (tmp_path / "study.yaml").write_text(study)
+    with pytest.raises(ValueError, match="stands twice in one mapping"):
+        read_study(tmp_path / "study.yaml")
+
+
+@pytest.mark.parametrize("axis", ["null", "yes", "$x$"])
+def test_axes_have_names_too(tmp_path, axis):
+    study = (
+        f"seeds: 1\nexperiments: {{words: {{metric: accuracy, axes: {{attention: {{a: null}}, {axis}: {{b: null}}}}}}}}"
+    )
+    (tmp_path / "study.yaml").write_text(study)
+    with pytest.raises(ValueError, match="Experiment 'words', axes has the name"):
+        read_study(tmp_path / "study.yaml")
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def heat_map(title: str, matrix: np.ndarray) -> str:
 
 def attention_map(title: str, weights: np.ndarray, symbols: Sequence[str]) -> str:
     """Return attention weights (T, T) as shades: each row is a query, each column a key; symbols name the positions."""
-    labels = [repr(symbol)[1:-1] if symbol.isspace() else symbol for symbol in symbols]
+    labels = [symbol if symbol.isprintable() and not symbol.isspace() else repr(symbol)[1:-1] for symbol in symbols]
 
     def draw(axes: Any) -> None:
         axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, interpolation="none")

@@ -27,16 +27,22 @@ class _NamesAsWritten(yaml.SafeLoader):
     """YAML whose keys mean what they say: 8_3, which is the number 83, would name another value than its folder."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping, or refuse a number that is written in another way than Python does."""
-        mapping = super().construct_mapping(node, deep)
+        """Return a mapping, or refuse keys that come twice or are numbers in another form than Python's."""
+        seen: set[str] = set()
         for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
             value = self.construct_object(key)
-            if isinstance(value, int | float) and not isinstance(value, bool) and str(value) != key.value:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"the name {key.value} is the number {value}, put it into quotes",
-                    problem_mark=key.start_mark,
-                )
-        return mapping
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            wrong = ""
+            if number and str(value) != key.value:
+                wrong = f"the name {key.value} is the number {value}, write it so or put it into quotes"
+            elif str(value) in seen:
+                wrong = f"the name {key.value} stands twice in one mapping"
+            if wrong:
+                raise yaml.constructor.ConstructorError(problem=wrong, problem_mark=key.start_mark)
+            seen.add(str(value))
+        return super().construct_mapping(node, deep)
 
 
 @dataclass(frozen=True)
@@ -194,6 +200,7 @@ def _experiment(place: str, described: Any) -> Experiment:
     axes = described.get("axes")
     if not isinstance(axes, dict) or not all(isinstance(values, dict) and values for values in axes.values()):
         raise ValueError(f"{place} needs axes: give each a mapping from the names of its values to settings.")
+    _check_names(f"{place}, axes", axes)
     if ATTENTION not in axes:
         raise ValueError(f"{place} has the axes {', '.join(map(str, axes))}: give one that is named {ATTENTION}.")
     for axis, values in axes.items():
@@ -266,8 +273,6 @@ def _overrides(given: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise ValueError(
                 f"set {text!r} was given: give EXPERIMENT.key=value, with a key such as trainer.max_steps."
             )
-        if keys[1] == "seed_everything" or (keys[1] == "trainer" and keys[2:3] and keys[2] in _FIXED):
-            raise ValueError(f"set {text!r} was given, which every run of a study has its own of: leave it out.")
         place = found
         for key in keys[:-1]:
             place = place.setdefault(key, {})
@@ -277,7 +282,25 @@ def _overrides(given: Sequence[str]) -> dict[str, dict[str, Any]]:
             place[keys[-1]] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise ValueError(f"set {text!r} was given, whose value is not YAML: mend it.") from error
+    for name, settings in found.items():
+        _check_override(name, settings)
     return found
+
+
+def _check_override(name: str, settings: dict[str, Any]) -> None:
+    """Refuse overrides of what a study sets itself, and config files, whose content would not count as a setting."""
+    trainer = settings.get("trainer", {})
+    if not isinstance(trainer, dict):
+        raise ValueError(
+            f"set {name}.trainer={trainer!r} was given: give one of its settings, as trainer.max_steps=100."
+        )
+    fixed = [f"trainer.{key}" for key in trainer if key in _FIXED]
+    fixed += [key for key in settings if key in ("seed_everything", "config")]
+    if fixed:
+        raise ValueError(
+            f"set {name}.{fixed[0]} was given, which the study sets for each run: set others, and put seeds and config "
+            "files into the study."
+        )
 
 
 def _with_seed(value: Any, seed: int) -> Any:
@@ -312,8 +335,8 @@ def _known(place: str, given: Any, keys: set[str]) -> None:
 
 def _check_names(place: str, names: Any) -> None:
     for name in names:
-        if isinstance(name, bool) or not _NAME.fullmatch(str(name)):
+        if name is None or isinstance(name, bool) or not _NAME.fullmatch(str(name)):
             raise ValueError(
                 f"{place} has the name {name!r}: give letters, digits, '_', '.' and '-', as it names a folder (YAML "
-                "reads on, off, yes and no as true and false)."
+                "reads on, off, yes and no as true and false, null and ~ as none)."
             )

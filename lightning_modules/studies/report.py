@@ -71,6 +71,8 @@ def write_report(study: Path, output: Path) -> None:
 
 def _write_pictures(sections: Sequence[Section], folder: Path) -> None:
     folder.mkdir(exist_ok=True)
+    for before in folder.glob("*.svg"):
+        before.unlink()
     for section in sections:
         for gallery in section.galleries:
             name = "_".join([section.name, *gallery.title.lower().split()])

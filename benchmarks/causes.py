@@ -1,4 +1,4 @@
-"""Why do couplings gain nothing on text? Boltzmann attention with one thing changed at a time, beside softmax.
+"""Why do couplings gain so little on text? Boltzmann attention with one thing changed at a time, beside softmax.
 
     python benchmarks/causes.py [--text karpathy/tiny_shakespeare] [--seeds 1 2 3 4 5] [--steps 4000]
         [--folder runs/causes] [--threads 1]

@@ -43,7 +43,7 @@ def test_a_seed_gives_all_variants_the_same_weights_and_batches(causes, text, mo
     assert len(set(found.values())) == len(found)
 
 
-def test_what_is_changed_is_what_the_table_says(causes, text):
+def test_what_is_changed_is_what_the_table_says(causes):
     def built(name):
         torch.manual_seed(0)
         variant = causes.VARIANTS[name]

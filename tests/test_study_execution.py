@@ -109,13 +109,17 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
         workers = [int(path.name) for path in notes.iterdir()]
         assert len(workers) == 2
         assert all(map(running, workers))
-    finally:
         parent.kill()
         parent.wait()
-    limit = time.monotonic() + 60
-    while any(map(running, workers)) and time.monotonic() < limit:
-        time.sleep(0.1)
-    assert not any(map(running, workers))
+        limit = time.monotonic() + 60
+        while any(map(running, workers)) and time.monotonic() < limit:
+            time.sleep(0.1)
+        assert not any(map(running, workers))
+    finally:
+        parent.kill()
+        for path in notes.iterdir():
+            if running(path.name):
+                os.kill(int(path.name), signal.SIGKILL)
 
 
 @pytest.mark.plugins

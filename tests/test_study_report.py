@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lightning_modules.cli import main
-from lightning_modules.studies.figures import coupling_by_distance
+from lightning_modules.studies.figures import attention_map, coupling_by_distance
 from lightning_modules.studies.findings import read_findings
 from lightning_modules.studies.seed_statistics import mean_interval, paired_difference, trend
 from lightning_modules.studies.tables import PValue, Quantity, Table
@@ -227,6 +227,31 @@ def test_the_page_holds_everything_and_loads_nothing(reported):
     assert all(ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg" for picture in pictures)
     markdown = (reported / "report/tables.md").read_text()
     assert markdown.count("\n| --- |") == 3 + 2 * 2 + 1
+
+
+def test_a_report_replaces_its_own_pictures_and_no_others(study):
+    """A report of fewer cells leaves no picture of the earlier one, and what else lies in the folder stays."""
+    main(["report", str(study)])
+    folder = study / "report/pictures"
+    before = {path.name for path in folder.iterdir()}
+    (folder / "mine.svg").write_text("mine")
+    (folder / "words_learning_curves_final.svg").write_text("mine")
+    content = json.loads((study / "study.json").read_text())
+    content["runs"] = [run for run in content["runs"] if run["cell"]["context_length"] == "4"]
+    (study / "study.json").write_text(json.dumps(content))
+    main(["report", str(study)])
+    after = {path.name for path in folder.iterdir()}
+    page = (study / "report/report.html").read_text()
+    assert after - before == {"mine.svg", "words_learning_curves_final.svg"}
+    assert len(after & before) == page.count("<svg") < len(before)
+    assert (folder / "mine.svg").read_text() == "mine"
+
+
+def test_symbols_that_cannot_be_shown_leave_a_picture_that_can_be_read():
+    picture = attention_map("a", np.eye(4) / 2, ["\x01", "\ufffe", "\n", "<"])
+    text = "".join(ElementTree.fromstring(picture).itertext())
+    assert "\\x01" in text
+    assert "\\n" in text
 
 
 def test_runs_are_listed_with_all_their_numbers(reported):

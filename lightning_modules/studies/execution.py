@@ -34,8 +34,8 @@ def execute(
     """Yield (number of the task, what went wrong or None) as tasks end.
 
     When a process dies, the tasks that were started are done again one at a time, so that only the one that kills its
-    process fails, and the others go on. When this process dies, those that it started end too
-    (not on Windows), which takes seconds where they are about to start.
+    process fails, and the others go on. When this process dies, those that it started end too: within a second, or once
+    they have started; not on Windows, where nothing tells them.
 
     Args:
         work: what is done with a task; it is pickled, and so are the tasks.

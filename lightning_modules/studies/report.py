@@ -1,5 +1,6 @@
 """The subcommand `hybrid-attention report`: a page, and tables as CSV and Markdown, of the runs of a study."""
 
+import glob
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -66,18 +67,23 @@ def write_report(study: Path, output: Path) -> None:
     summary, warnings = _summary(findings), _warnings(findings)
     (output / PAGE).write_text(page(findings.title, summary, warnings, sections), encoding="utf-8")
     print("\n".join([summary, *warnings]))
-    print(f"Report: {output / PAGE}, with its tables in tables.md and as CSV files, all runs in runs.csv, pictures")
+    print(
+        f"Report: {output / PAGE}; beside it are tables.md, all tables and runs as CSV files, and pictures as SVG files"
+    )
 
 
 def _write_pictures(sections: Sequence[Section], folder: Path) -> None:
+    """Write each gallery's pictures as GALLERY_01.svg, ..., and remove those of an earlier report that had more."""
     folder.mkdir(exist_ok=True)
-    for before in folder.glob("*.svg"):
-        before.unlink()
     for section in sections:
         for gallery in section.galleries:
             name = "_".join([section.name, *gallery.title.lower().split()])
-            for number, picture in enumerate(chain.from_iterable(gallery.rows), 1):
-                (folder / f"{name}_{number:02}.svg").write_text(picture, encoding="utf-8")
+            pictures = {f"{name}_{number:02}.svg": text for number, text in enumerate(chain(*gallery.rows), 1)}
+            for before in folder.glob(f"{glob.escape(name)}_*.svg"):
+                if before.name not in pictures and before.stem.removeprefix(f"{name}_").isdecimal():
+                    before.unlink()
+            for file, text in pictures.items():
+                (folder / file).write_text(text, encoding="utf-8")
 
 
 def _summary(findings: Findings) -> str:
